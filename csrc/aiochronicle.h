@@ -885,6 +885,7 @@ enum {
 typedef struct ac_queue_writer {
     int state; /* AC_WRITER_* */
     int pid;
+    int stopped;           /* it is open, but its process is stopped, by a signal or a debugger */
     uint64_t since_ns;     /* when it opened the queue */
     uint64_t heartbeat_ns; /* when it last showed a sign of life */
     char command[256];     /* of its process; empty = unknown */
@@ -915,6 +916,7 @@ typedef struct ac_reader_entry {
     int pid;               /* of that process; 0 = unknown, as in another container */
     uint64_t keeps;    /* how many sealed segments retention keeps for it: see ac_queue_why_kept */
     char command[128]; /* of that process; empty = unknown */
+    int stopped;       /* that process is stopped, by a signal or a debugger */
 } ac_reader_entry_t;
 
 /* Fills in as many as there is room for, in no particular order, and returns how many there are. */

@@ -218,8 +218,9 @@ uint64_t ac_os_thread_cpu_ns(void);
 
 /* Identity of a process for lock files: start time in clock ticks, 0 if there is no such process. */
 uint64_t ac_os_process_start(int pid);
-int ac_os_process_exists(int pid); /* also as a zombie, and as another user's */
-int ac_os_process_ends(int pid);   /* was killed, or is a zombie: it runs no more code */
+int ac_os_process_exists(int pid);  /* also as a zombie, and as another user's */
+int ac_os_process_ends(int pid);    /* was killed, or is a zombie: it runs no more code */
+int ac_os_process_stopped(int pid); /* by a signal, or by a debugger; also as another user's */
 /* Its command line, with blanks between the words; empty if unknown. */
 void ac_os_process_command(int pid, char *out, size_t size);
 /* The holder of flock's lock on the file; 0 = none, or none with a pid in our namespace. */

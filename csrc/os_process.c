@@ -82,6 +82,15 @@ int ac_os_process_ends(int pid) {
     return 0;
 }
 
+int ac_os_process_stopped(int pid) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    if (read_text(path, text, sizeof text) <= 0) return 0;
+    /* The state follows the command name, which may itself contain blanks and brackets. */
+    const char *field = strrchr(text, ')');
+    return field && field[1] == ' ' && (field[2] == 'T' || field[2] == 't');
+}
+
 uint64_t ac_os_process_started_ns(int pid) {
     uint64_t ticks = ac_os_process_start(pid);
     long per_second = sysconf(_SC_CLK_TCK);

@@ -58,8 +58,9 @@ static void look(const ac_directory_t *dir, int dir_fd, const ac_control_t *cont
     if (ac_published_read(dir, dir_fd, &content) && content.home == home &&
         content.epoch == named.epoch && content.pid == named.pid)
         take_published(&content, out);
-    if (out->state == AC_WRITER_OPEN && named.here)
-        ac_os_process_command(named.pid, out->command, sizeof out->command);
+    if (out->state != AC_WRITER_OPEN || !named.here) return;
+    out->stopped = ac_os_process_stopped(named.pid);
+    ac_os_process_command(named.pid, out->command, sizeof out->command);
 }
 
 int ac_view_writer(const ac_view_t *view, ac_queue_writer_t *out, ac_error_t *err) {

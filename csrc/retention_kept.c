@@ -110,7 +110,9 @@ static void name_process(const outlook_t *outlook, ac_reader_entry_t *entry) {
     snprintf(file, sizeof file, "readers/%s.meta", entry->name);
     if (ac_os_stat_at(outlook->view.dir_fd, file, &info) < 0) return;
     entry->pid = ac_holder_pid(&info);
-    if (entry->pid > 0) ac_os_process_command(entry->pid, entry->command, sizeof entry->command);
+    if (entry->pid <= 0) return;
+    ac_os_process_command(entry->pid, entry->command, sizeof entry->command);
+    entry->stopped = ac_os_process_stopped(entry->pid);
 }
 
 static void note_reader(void *context, const char *name, const ac_slot_t *slot, int held,

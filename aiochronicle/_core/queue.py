@@ -100,9 +100,9 @@ class ReaderInfo(HtmlStruct, frozen=True, kw_only=True):
     live readers. ``heartbeat_age_s`` is the time since its last sign of life or commit, used by
     ``Retention.reader_ttl_s``. ``lost`` means that its position is no longer in the queue; the lag is then
     that of the whole queue. ``pid`` and ``command`` are those of the process that has it open; None if it is
-    closed, or in another container. ``keeps_segments`` is how many sealed segments retention keeps for it. In
-    a Java queue the readers are the named tailers, Java's and ours; whether one is open is unknown, and its
-    age is infinite.
+    closed, or in another container. ``stopped`` is whether that process is stopped, by SIGSTOP or a debugger.
+    ``keeps_segments`` is how many sealed segments retention keeps for it. In a Java queue the readers are the
+    named tailers, Java's and ours; whether one is open is unknown, and its age is infinite.
     """
 
     name: str
@@ -116,6 +116,7 @@ class ReaderInfo(HtmlStruct, frozen=True, kw_only=True):
     pid: int | None = None
     command: str | None = None
     keeps_segments: int = 0
+    stopped: bool = False
 
 
 def inspect(path: str | os.PathLike[str]) -> QueueInfo:
@@ -167,6 +168,7 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
                 pid=entry.pid or None,
                 command=_text(entry.command) or None,
                 keeps_segments=entry.keeps,
+                stopped=bool(entry.stopped),
             )
             readers.append(info)
     return sorted(readers, key=lambda reader: reader.name)

@@ -48,6 +48,7 @@ _RATE_NS = 5 * 10**9  # a rate is that of so long, or of all there is
 _SHORT_NS = 5 * 10**8  # what happened in less says nothing about a second
 _RECENT_NS = 60 * 10**9  # failures are met again, and counted, once a second or so
 _STALE_NS = 3 * 10**9  # a writer that has not published for so long does not run
+_SILENT_S = 5.0  # it publishes about once a second, later on a busy machine
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +99,10 @@ class RecentError(msgspec.Struct, frozen=True, kw_only=True):
 class WriterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The current or last writer of a queue.
 
-    ``state`` is "open" (its process is alive), "closed", or "died" (killed, or lost power). ``command`` is
+    ``state`` is "open" (its process is alive), "closed", or "died" (killed, or lost power). An open writer is
+    ``stopped`` while its process is, by SIGSTOP or a debugger: it holds the queue and appends nothing.
+    ``silent_s`` is the time since its last sign of life, None as long as there is one at least every 5
+    seconds: a writer that is not stopped is silent if its background thread does not run. ``command`` is
     empty if unknown. The fields after ``published_ns`` are of that time, and are None or empty if the writer
     published nothing, as writers of other programs do. ``rate`` and ``rate_bytes`` are messages and bytes of
     records per second, over the last five seconds. ``retention``, ``capacity`` and ``flush`` are the settings
@@ -106,6 +110,8 @@ class WriterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     state: Literal["open", "closed", "died"]
+    stopped: bool
+    silent_s: float | None
     pid: int
     command: str
     since_ns: int
@@ -139,6 +145,8 @@ def writer_of(path: str | os.PathLike[str]) -> WriterInfo | None:
     settings = from_engine(found.settings) if found.published else LiveSettings()
     return WriterInfo(
         state=state,
+        stopped=bool(found.stopped),
+        silent_s=_silent_s(found.published_ns, samples[-1]) if running else None,
         pid=found.pid,
         command=_text(found.command),
         since_ns=found.since_ns,
@@ -183,6 +191,12 @@ def failing_retention(writer: WriterInfo) -> RecentError | None:
         archive = writer.retention.archive  # the texts do not say which work failed
         found = [one for one in found if archive and os.fspath(archive) in one.text]
     return found[-1] if found else None
+
+
+def _silent_s(published_ns: int, newest: Sample) -> float | None:
+    """Return for how long a writer has published nothing, by both clocks: one may be set, or sleep."""
+    silent_s = min(time.time_ns() - published_ns, time.monotonic_ns() - newest.monotonic_ns) / 1e9
+    return silent_s if silent_s > _SILENT_S else None
 
 
 def _statistics(found: Any) -> WriterStatistics:

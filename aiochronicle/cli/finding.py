@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 
-from aiochronicle._layout import CONTROL, JAVA_TABLE
+from aiochronicle._layout import BACKUP, CONTROL, JAVA_TABLE
 from aiochronicle.cli.exits import NOT_FOUND, Refused, status_of
 from aiochronicle.cli.output import say
 
@@ -71,6 +72,11 @@ def _below(directory: Path, depth: int, unreadable: Unreadable) -> Iterator[Path
             yield from _below(path, depth - 1, unreadable)
 
 
+def has_backups(directory: Path) -> bool:
+    """Return whether a directory is one of backups of a queue."""
+    return any(os.path.lexists(one / BACKUP) for one in directory.glob("[0-9]" * 6 + "*"))
+
+
 def say_unreadable(unreadable: Mapping[str, Exception], root: Path) -> int:
     """Report on standard error what could not be read, and why; return the exit status."""
     for place, error in unreadable.items():
@@ -92,6 +98,8 @@ def explain_missing(path: str) -> str:
         return (
             f"{place}: there is no queue. Check the path; aioc ls lists the queues of a directory."
         )
+    if has_backups(place):
+        return f"{place}: is a directory of backups. aioc backup --list {quote(str(place))} lists them."
     below = [short_path(str(one), place) for one in islice(find_queues(place), _NAMED + 1)]
     if not below:
         return f"{place}: there is no queue in this directory, nor below it. Check the path."

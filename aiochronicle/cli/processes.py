@@ -27,6 +27,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None
     command: str | None
     started_ns: int | None
+    stopped: bool
 
 
 def process_of(pid: int) -> Process | None:
@@ -40,7 +41,14 @@ def process_of(pid: int) -> Process | None:
     with suppress(OSError):
         words = (directory / "cmdline").read_bytes()[:_COMMAND_CHARACTERS_MAX].rstrip(b"\0")
         command = os.fsdecode(words.replace(b"\0", b" ")) or None
-    return Process(pid=pid, user=user, command=command, started_ns=_started_ns(directory))
+    fields = _stat_of(directory)
+    return Process(
+        pid=pid,
+        user=user,
+        command=command,
+        started_ns=_started_ns(fields),
+        stopped=fields[:1] in (["T"], ["t"]),
+    )
 
 
 def _user_name(uid: int) -> str:
@@ -50,13 +58,19 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def _started_ns(directory: Path) -> int | None:
+def _stat_of(directory: Path) -> list[str]:
+    """Return what the kernel says of a process, from its state on; empty if it is not told."""
+    with suppress(OSError):
+        # The name of the program is in brackets, and may have brackets and spaces in it.
+        return (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
+
+
+def _started_ns(fields: list[str]) -> int | None:
     """Return when a process began, which the kernel counts in ticks since boot."""
     try:
-        # The name of the program is in brackets, and may have brackets and spaces in it.
-        fields = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
         ticks = int(fields[19])
-    except (OSError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None
     boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return boot_ns + ticks * 10**9 // os.sysconf("SC_CLK_TCK")

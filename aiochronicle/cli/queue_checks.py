@@ -19,7 +19,8 @@ from aiochronicle._core.writer_info import recent_errors
 from aiochronicle._layout import READERS, RECOVERED, SEGMENT, segment_name
 from aiochronicle.cli.exits import DENIED, status_of
 from aiochronicle.cli.finding import is_queue
-from aiochronicle.cli.processes import deleted_files
+from aiochronicle.cli.processes import deleted_files, process_of
+from aiochronicle.cli.readers import groups_of
 from aiochronicle.cli.remedies import Finding, finding
 from aiochronicle.cli.units import age, amount, many, since
 from aiochronicle.errors import ChronicleError
@@ -102,6 +103,8 @@ def check_queue(queue: Path) -> Iterator[Finding]:
     if writer is not None and writer.state == "died":
         command = writer.command or "unknown"
         yield finding("dead-writer", queue, pid=writer.pid, command=command)
+    if writer is not None and (writer.stopped or writer.silent_s is not None):
+        yield _not_running(queue, writer)
     refused = refused_settings(queue) if info.format == "native" else None
     if refused is not None:
         yield finding("settings", refused.path or queue, why=refused.detail)
@@ -118,6 +121,7 @@ def check_queue(queue: Path) -> Iterator[Finding]:
         yield finding("recovered", queue, parts=many(len(parts), "part"), queue=named)
     for reader in readers:
         yield from _reader(queue, reader)
+    yield from _stopped_members(queue)
     for name, damage in damaged_positions(queue):
         yield finding("damaged-reader", f"{queue}, reader {name}", why=damage.detail, queue=named)
 
@@ -177,10 +181,36 @@ def _owner_of(queue: Path) -> str:
     return str(user)
 
 
+def _not_running(queue: Path, writer: aiochronicle.WriterInfo) -> Finding:
+    command = writer.command or "unknown"
+    if writer.stopped:
+        return finding("stopped-writer", queue, pid=writer.pid, command=command)
+    silent = age(writer.silent_s or 0.0)
+    return finding("silent-writer", queue, pid=writer.pid, command=command, silent=silent)
+
+
+def _stopped_members(queue: Path) -> Iterator[Finding]:
+    """Find members of groups that hold messages and whose processes are stopped."""
+    for group in groups_of(queue):
+        for member in group.members:
+            process = process_of(member.pid) if member.alive else None
+            if process is not None and process.stopped:
+                yield finding(
+                    "stopped-member",
+                    f"{queue}, group {group.name}",
+                    pid=member.pid,
+                    command=process.command or "unknown",
+                    messages=many(member.in_flight, "message"),
+                )
+
+
 def _reader(queue: Path, reader: aiochronicle.ReaderInfo) -> Iterator[Finding]:
     names = {"queue": quote(str(queue)), "reader": reader.name}
     subject = f"{queue}, reader {reader.name}"
     away_s = reader.heartbeat_age_s
+    if reader.stopped:
+        command, lag = reader.command or "unknown", many(reader.lag.messages, "message")
+        yield finding("stopped-reader", subject, pid=reader.pid, command=command, lag=lag)
     if reader.lost:
         yield finding("lost-reader", subject, **names)
     elif reader.name == "requester" and not reader.live and away_s > _ORPHAN_S:

@@ -1,5 +1,6 @@
 """``ls``, ``info``, ``who``, ``topics``: queues and their state."""
 
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,8 @@ from aiochronicle import GroupInfo, GroupMember, QueueInfo, ReaderInfo, WriterIn
 from aiochronicle._base.printable import printable
 from aiochronicle._core.queue import refused_settings
 from aiochronicle._core.topic_settings import TopicSettings
-from aiochronicle._layout import SETTINGS
+from aiochronicle._layout import BACKUP, SETTINGS
+from aiochronicle._maintenance.generations import read_manifest
 from aiochronicle._services.shared import SharedTopic, is_shared
 from aiochronicle.cli.arguments import Directory, Json, QueuePath
 from aiochronicle.cli.disk import usage_of
@@ -23,6 +25,7 @@ from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.processes import pids_using, process_of
 from aiochronicle.cli.readers import damaged_readers, groups_of
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
+from aiochronicle.cli.states import STYLES, state_of
 from aiochronicle.cli.units import age, amount, many, rate, seq_text, since, when
 from aiochronicle.errors import ChronicleError, QueueNotFound
 
@@ -30,7 +33,7 @@ __all__ = ["info", "ls", "topics", "who"]
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has a queue open: ``state`` is that of WriterInfo or "open".
+    """Who has a queue open: ``state`` is that of WriterInfo or "open"; ``stopped`` is that of its process.
 
     ``role`` is "writer", "reader" or "member" (of the group ``name``); of a Java queue "holds lock" or
     "has open".
@@ -39,6 +42,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     name: str | None
     state: str
+    stopped: bool
+    silent_s: float | None
     pid: int
     user: str | None
     since_ns: int | None
@@ -50,7 +55,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     format: str | None = None
+    backup: bool = False
     writer_state: str | None = None
+    writer_stopped: bool | None = None
+    writer_silent_s: float | None = None
     writer_pid: int | None = None
     writer_command: str | None = None
     writer_since_ns: int | None = None
@@ -67,6 +75,23 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int | None = None
     oldest_ns: int | None = None
     last_message_ns: int | None = None
+    problem: str | None = None
+
+
+class BackupOf(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``info`` says of a backup; ``problem`` is why its backup.json cannot be used.
+
+    ``verified_from`` is the first segment that was read back when it was made; None if that was not noted.
+    The older ones were, when an earlier backup copied them.
+    """
+
+    number: int
+    queue: str | None = None
+    queue_id: int | None = None
+    created_ns: int | None = None
+    verified_from: int | None = None
+    corrupt: int | None = None
+    left_out: dict[str, str] | None = None
     problem: str | None = None
 
 
@@ -160,7 +185,10 @@ def _summary(path: Path, closed: dict[str, Exception]) -> Summary:
     return Summary(
         path=str(path),
         format=info.format,
+        backup=os.path.lexists(path / BACKUP),
         writer_state=None if writer is None else writer.state,
+        writer_stopped=None if writer is None else writer.stopped,
+        writer_silent_s=None if writer is None else writer.silent_s,
         writer_pid=None if writer is None else writer.pid,
         writer_command=None if writer is None else writer.command,
         writer_since_ns=None if writer is None else writer.since_ns,
@@ -211,12 +239,20 @@ def _in_flight(entry: Summary) -> str:
 
 
 def _writer(entry: Summary) -> str | Text:
+    if entry.backup:
+        return Text("backup", "dim")
     if entry.format == "cq4":
         return Text("Java queue", "dim")
+    if entry.writer_stopped:
+        return Text(f"stopped (pid {entry.writer_pid})", STYLES["stopped"])
+    if entry.writer_silent_s is not None:
+        return Text(
+            f"silent for {age(entry.writer_silent_s)} (pid {entry.writer_pid})", STYLES["silent"]
+        )
     if entry.writer_state == "open":
         return f"{entry.writer_pid or '?'} {_short(entry.writer_command)}"
     if entry.writer_state == "died":
-        return Text(f"died (pid {entry.writer_pid})", "red")
+        return Text(f"died (pid {entry.writer_pid})", STYLES["died"])
     return Text(entry.writer_state or "–", "dim")
 
 
@@ -238,6 +274,7 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
     usage, unreadable = usage_of(queue)
     types = _types_of(queue)
     refused = refused_settings(queue) if found.format == "native" else None
+    of_backup = _backup_of(queue)
     worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
     record: dict[str, Any] = {
         "path": str(queue),
@@ -248,14 +285,20 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
         "readers_open": sum(reader.live for reader in readers),
         "unreadable": sorted(unreadable),
         "settings_problem": None if refused is None else refused.detail,
+        "backup": of_backup,
     }
     now_ns = time.time_ns()
     Output(as_json=json).record(
         record,
         [
             ("queue", str(queue)),
+            *([] if of_backup is None else _of_backup(of_backup, found.first_segment, now_ns)),
             *_of_format(found),
-            *(_of_writer(found.writer, now_ns) if found.format == "native" else []),
+            *(
+                _of_writer(found.writer, now_ns)
+                if found.format == "native" and of_backup is None
+                else []
+            ),
             *([] if refused is None else [(SETTINGS, Text(printable(refused.detail), "red"))]),
             ("next seq", seq_text(found.next_seq, found.format)),
             *_of_times(found, now_ns),
@@ -285,6 +328,48 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
     return say_unreadable({**unreadable, **damaged}, queue)
 
 
+def _backup_of(queue: Path) -> BackupOf | None:
+    """Return what a backup says of itself; None for any other queue."""
+    if not os.path.lexists(queue / BACKUP):
+        return None
+    name = Path(os.path.abspath(queue)).name
+    number = int(name) if name.isdecimal() else 0
+    try:
+        found = read_manifest(queue)
+    except (ChronicleError, OSError) as error:
+        why = error.detail if isinstance(error, ChronicleError) else error.strerror or str(error)
+        return BackupOf(number=number, problem=why)
+    return BackupOf(
+        number=number,
+        queue=found.queue,
+        queue_id=found.queue_id,
+        created_ns=found.created_ns,
+        verified_from=found.verified_from,
+        corrupt=found.corrupt,
+        left_out=found.left_out,
+    )
+
+
+def _of_backup(backup: BackupOf, first: int, now_ns: int) -> list[tuple[str, str | Text]]:
+    if backup.problem is not None:
+        return [("backup", Text(printable(f"number {backup.number}; {backup.problem}"), "red"))]
+    verified = "when it was made"
+    if backup.verified_from is not None and backup.verified_from > first:
+        verified += (
+            f", from segment {backup.verified_from} on; those before when they were copied, by earlier"
+            " backups"
+        )
+    lines: list[tuple[str, str | Text]] = [
+        ("backup", f"number {backup.number} of {backup.queue}"),
+        ("made", _moment(backup.created_ns, now_ns)),
+        ("verified", verified),
+    ]
+    if backup.corrupt:
+        lines.append(("damaged", Text(f"{many(backup.corrupt, 'place')}, kept as it was", "red")))
+    left_out = backup.left_out or {}
+    return lines + [("left out", f"reader {name}: {why}") for name, why in left_out.items()]
+
+
 def _of_format(found: QueueInfo) -> list[tuple[str, str | Text]]:
     if found.format == "native":
         return [("id", f"{found.queue_id:016x}")]
@@ -307,12 +392,14 @@ def _of_times(found: QueueInfo, now_ns: int) -> list[tuple[str, str | Text]]:
 def _of_writer(writer: WriterInfo | None, now_ns: int) -> list[tuple[str, str | Text]]:
     if writer is None:
         return [("writer", "nobody is known")]
-    style = {"open": "green", "died": "red"}.get(writer.state, "")
+    state = state_of(writer)
     who = f"pid {writer.pid}, {writer.command}" if writer.command else f"pid {writer.pid}"
     lines: list[tuple[str, str | Text]] = [
-        ("writer", Text.assemble((writer.state, style), f", {printable(who)}")),
+        ("writer", Text.assemble((state, STYLES.get(state, "")), f", {printable(who)}")),
         ("since", _moment(writer.since_ns, now_ns)),
     ]
+    if writer.silent_s is not None:
+        lines.append(("sign of life", Text(f"none for {age(writer.silent_s)}", STYLES[state])))
     if writer.published_ns is None:
         return lines
     lines += [
@@ -360,8 +447,9 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
     if info.format == "cq4":
         found += _users_of_java(queue, info.holder_pid)
     if writer is not None:
+        holder = _holder("writer", None, writer.state, writer.pid, writer.command, writer.since_ns)
         found.append(
-            _holder("writer", None, writer.state, writer.pid, writer.command, writer.since_ns)
+            msgspec.structs.replace(holder, stopped=writer.stopped, silent_s=writer.silent_s)
         )
     found += [
         _holder("reader", reader.name, "open", reader.pid or 0, reader.command, None)
@@ -389,7 +477,7 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
             [
                 one.role,
                 one.name or "–",
-                Text(one.state, {"open": "green", "died": "red"}.get(one.state, "")),
+                Text(state := _word_of(one), STYLES.get(state, "")),
                 str(one.pid) if one.pid else "–",
                 one.user or "–",
                 since(one.since_ns, now_ns),
@@ -399,6 +487,12 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
         ],
         empty="nobody has it open",
     )
+
+
+def _word_of(holder: Holder) -> str:
+    if holder.stopped:
+        return "stopped"
+    return holder.state if holder.silent_s is None else "silent"
 
 
 def _state_of(member: GroupMember) -> str:
@@ -424,6 +518,8 @@ def _holder(
         role=role,
         name=name,
         state=state,
+        stopped=process is not None and process.stopped,
+        silent_s=None,
         pid=pid,
         user=None if process is None else process.user,
         since_ns=since_ns or (None if process is None else process.started_ns),

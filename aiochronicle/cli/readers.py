@@ -16,6 +16,8 @@ from aiochronicle._services.shared import SharedTopic, is_shared
 from aiochronicle.cli.arguments import Json, QueuePath
 from aiochronicle.cli.exits import DAMAGED, Refused
 from aiochronicle.cli.output import Column, Output, say
+from aiochronicle.cli.processes import process_of
+from aiochronicle.cli.states import STYLES
 from aiochronicle.cli.units import age, amount, parse_moment, seq_text, since
 from aiochronicle.errors import NotSupported, PositionCorrupt
 
@@ -134,9 +136,12 @@ def _tell_group(out: Output, group: GroupInfo) -> None:
 
 
 def _member_row(member: GroupMember, now_ns: int) -> list[str | Text]:
+    process = process_of(member.pid) if member.alive else None
+    stopped = process is not None and process.stopped
+    state = "stopped" if stopped else "open" if member.alive else "died"
     return [
         str(member.pid),
-        Text("open", "green") if member.alive else Text("died", "red"),
+        Text(state, STYLES[state]),
         since(member.since_ns, now_ns),
         f"{member.in_flight:,}",
         f"{member.acked:,}",
@@ -149,6 +154,7 @@ def _row(reader: ReaderInfo, form: str, is_group: bool) -> list[str | Text]:
     away = "away" if form == "native" else "–"  # whether a Java tailer is open is unknown
     state = Text("lost", "red") if reader.lost else Text("open", "green") if reader.live else away
     state = Text("group", "green") if is_group and not reader.lost else state
+    state = Text("stopped", STYLES["stopped"]) if reader.stopped and not reader.lost else state
     return [
         reader.name,
         "–" if reader.pid is None else str(reader.pid),

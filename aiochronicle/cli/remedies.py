@@ -168,6 +168,22 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
         "its writer, pid {pid} ({command}), ended without closing it",
         "Start that program again: it recovers the queue, and nothing that was appended is lost.",
     ),
+    "stopped-writer": (
+        "warning",
+        "stopped-writer",
+        "its writer, pid {pid} ({command}), is stopped, by a signal or a debugger: it holds the queue and"
+        " appends nothing",
+        "kill -CONT {pid} lets it go on, or end the debugger. To let another writer open the queue, end it:"
+        " kill -KILL {pid}.",
+    ),
+    "silent-writer": (
+        "warning",
+        "silent-writer",
+        "its writer, pid {pid} ({command}), has given no sign of life for {silent}, though its process"
+        " is not stopped",
+        "Check whether the machine is overloaded, its container is paused, or a disk hangs (dmesg); then"
+        " restart that program.",
+    ),
     "settings": (
         "error",
         "settings",
@@ -224,6 +240,18 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
         "orphaned-replies",
         "answers for a requester that was last seen {seen} ago",
         "Remove the directory if that requester will not come back: rm -r {queue}",
+    ),
+    "stopped-reader": (
+        "warning",
+        "stopped-reader",
+        "its process, pid {pid} ({command}), is stopped, by a signal or a debugger, with {lag} unread",
+        "kill -CONT {pid} lets it go on, or end the debugger.",
+    ),
+    "stopped-member": (
+        "warning",
+        "stopped-member",
+        "its member pid {pid} ({command}) is stopped, by a signal or a debugger, with {messages} in flight",
+        "kill -CONT {pid} lets it go on, or end the debugger; others get its messages when their leases end.",
     ),
     "stale-reader": (
         "warning",

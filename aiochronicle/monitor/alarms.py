@@ -10,8 +10,6 @@ from aiochronicle.monitor.records import Alarm, Level, QueueState, Snapshot
 
 __all__ = ["Limits", "alarms_of", "alarms_of_disk"]
 
-_SILENT_NS = 5 * 10**9
-
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """From when on something is wrong.
@@ -48,13 +46,19 @@ def _of_writer(queue: QueueState, writer: WriterInfo) -> Iterator[Alarm]:
         return
     if writer.state != "open":
         return
-    if writer.published_ns is not None and queue.looked_ns - writer.published_ns > _SILENT_NS:
-        silent_s = (queue.looked_ns - writer.published_ns) / 1e9
+    if writer.stopped:
         yield _alarm(
             "warning",
             queue,
-            f"its writer, pid {writer.pid}, has not been heard of for {silent_s:.0f} s: it is stopped,"
-            " or the machine is overloaded",
+            f"its writer, pid {writer.pid}, is stopped, by a signal or a debugger: it appends nothing;"
+            f" kill -CONT {writer.pid} lets it go on",
+        )
+    elif writer.silent_s is not None:
+        yield _alarm(
+            "warning",
+            queue,
+            f"its writer, pid {writer.pid}, has given no sign of life for {writer.silent_s:.0f} s: the"
+            " machine is overloaded, its container is paused, or a disk hangs",
         )
     counted = writer.statistics
     if counted is not None and counted.sync_errors:
@@ -74,6 +78,13 @@ def _of_reader(queue: QueueState, reader: ReaderInfo, limits: Limits) -> Iterato
             " gap, then: aioc readers seek",
         )
         return
+    if reader.stopped:
+        yield _alarm(
+            "warning",
+            queue,
+            f"the process of reader {reader.name!r}, pid {reader.pid}, is stopped, by a signal or a"
+            f" debugger; kill -CONT {reader.pid} lets it go on",
+        )
     # Messages of a Java queue have the time at which their file began.
     is_late = queue.format != "java" and reader.live and reader.lag.messages > 0
     if is_late and reader.lag.seconds > limits.max_lag_s:

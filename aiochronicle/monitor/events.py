@@ -79,6 +79,11 @@ def _of_writer(before: WriterInfo | None, after: WriterInfo | None) -> Iterator[
                 f"{_process(after.pid, after.command)} ended without closing it",
                 1,
             )
+    was_stopped = before is not None and is_same and before.stopped
+    if after.stopped and not was_stopped:
+        yield "stopped", 0, f"{_process(after.pid, after.command)}, by a signal or a debugger", 1
+    elif was_stopped and not after.stopped and after.state == "open":
+        yield "continued", 0, f"{_process(after.pid, after.command)} runs again", 1
     yield from _of_slow_appends(before if is_same else None, after)
     yield from _of_errors(before if is_same else None, after)
 

@@ -200,8 +200,9 @@ class _State(Source):
             labels=("queue",),
         )
         for name, writer in self._writers():
-            for one in ("open", "closed", "died"):
-                state.add_metric((name, one), float(writer.state == one))
+            for one in ("open", "stopped", "closed", "died"):
+                is_so = one == ("stopped" if writer.stopped else writer.state)
+                state.add_metric((name, one), float(is_so))
             started.add_metric((name,), writer.since_ns / 1e9)
             _add(heard, (name,), writer.heartbeat_ns / 1e9 if writer.heartbeat_ns else None)
         yield from (state, started, heard)

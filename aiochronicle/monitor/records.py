@@ -18,6 +18,8 @@ EventKind = Literal[
     "opened",
     "closed",
     "killed",
+    "stopped",
+    "continued",
     "recovered",
     "rolled",
     "retained",

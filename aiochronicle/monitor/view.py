@@ -17,6 +17,7 @@ from aiochronicle._core.queue import ReaderInfo
 from aiochronicle._core.reader import open_reader
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
+from aiochronicle.cli.states import state_of
 from aiochronicle.cli.units import seq_text
 from aiochronicle.errors import ChronicleError
 from aiochronicle.monitor.history import MEASURES, History, Measure
@@ -83,7 +84,7 @@ class Views:
             "writer": None
             if writer is None
             else {
-                "state": writer.state,
+                "state": state_of(writer),
                 "pid": writer.pid,
                 "command": writer.command,
                 "since": _ms(writer.since_ns),
@@ -205,6 +206,7 @@ def _reader(one: ReaderInfo) -> dict[str, Any]:
         "command": one.command,
         "live": one.live,
         "lost": one.lost,
+        "stopped": one.stopped,
         "lag": one.lag.messages,
         "bytes": one.lag.bytes,
         "age": one.lag.seconds if one.lag.messages else 0,

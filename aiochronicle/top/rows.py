@@ -9,6 +9,7 @@ from rich.text import Text
 
 from aiochronicle._core.group import GroupInfo
 from aiochronicle._core.queue import ReaderInfo
+from aiochronicle.cli.states import STYLES, state_of
 from aiochronicle.cli.units import age, amount, rate, seq_text, since
 from aiochronicle.monitor.history import History
 from aiochronicle.monitor.records import QueueState, Snapshot
@@ -120,8 +121,8 @@ def _of_queue(queue: QueueState, history: History, alarm: str | None) -> Row:
     elif queue.format == "java":
         state = "Java"
     elif writer is not None:
-        style = {"open": "green", "died": "bold red"}.get(writer.state, "dim")
-        state = writer.state
+        state = state_of(writer)
+        style = {**STYLES, "stopped": "bold red", "died": "bold red"}.get(state, "dim")
     worst = queue.worst
     cells = (
         Text(queue.name, "bold red" if style == "bold red" else "bold"),
@@ -152,6 +153,8 @@ def _of_reader(
     state, style = ("open", "green") if reader.live else ("away", "dim")
     if queue.format == "java":
         state, style = "–", "dim"
+    if reader.stopped:
+        state, style = "stopped", "bold red"
     warning = ""
     if group is not None:
         alive = sum(member.alive for member in group.members)

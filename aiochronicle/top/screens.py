@@ -16,9 +16,11 @@ from textual.widgets import Footer, RichLog, Static
 from aiochronicle._base.printable import printable
 from aiochronicle._core.kept import why_kept
 from aiochronicle._core.newest import start_of_newest
+from aiochronicle._core.queue import ReaderInfo
 from aiochronicle._core.reader import Reader, open_reader
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
+from aiochronicle.cli.states import STYLES, state_of
 from aiochronicle.cli.units import age, amount, many, rate, seq_text, since, when
 from aiochronicle.errors import ChronicleError
 from aiochronicle.monitor.records import Alarm, Event, QueueState
@@ -104,8 +106,9 @@ def _describe(state: QueueState) -> Text:
         line(oldest, f"{since(info.oldest_ns, state.looked_ns)} ago")
         line(last, f"{since(info.last_timestamp_ns or None, state.looked_ns)} ago")
     if writer is not None:
-        style = {"open": "green", "died": "bold red"}.get(writer.state, "")
-        line("writer", f"{writer.state}, pid {writer.pid}, {writer.command}", style)
+        how = state_of(writer)
+        style = {**STYLES, "stopped": "bold red", "died": "bold red"}.get(how, "")
+        line("writer", f"{how}, pid {writer.pid}, {writer.command}", style)
         line("since", f"{since(writer.since_ns, state.looked_ns)} ago")
         line("flush", flush_of(writer.flush))
         line("retention", retention_of(writer.retention))
@@ -118,7 +121,7 @@ def _describe(state: QueueState) -> Text:
             line("error", f"{error.text} ({many(error.count, 'time')})", "red")
     title("Readers")
     for reader in state.readers:
-        how = "lost" if reader.lost else "open" if reader.live else "away"
+        how = _how_is(reader)
         lag = f"{many(reader.lag.messages, 'message')}, {amount(reader.lag.bytes)}"
         has_age = reader.lag.messages and state.format == "native"
         old = f", {age(reader.lag.seconds)} old" if has_age else ""
@@ -187,6 +190,12 @@ class TailScreen(_Over):
         except (ChronicleError, OSError, ValueError) as error:
             if self._reader is not None or self.is_mounted:
                 log.write(Text(printable(error), "red"))
+
+
+def _how_is(reader: ReaderInfo) -> str:
+    if reader.lost or reader.stopped:
+        return "lost" if reader.lost else "stopped"
+    return "open" if reader.live else "away"
 
 
 def _open_near_end(path: str) -> Reader[Any]:

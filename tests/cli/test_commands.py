@@ -97,6 +97,46 @@ def test_info_and_who(live: tuple[Path, int]) -> None:
     ]
 
 
+def test_info_and_ls_say_that_a_queue_is_a_backup(root: Path, tmp_path: Path) -> None:
+    queue, backups = copied(root, tmp_path), tmp_path / "backups"
+    first, second = (aioc("backup", queue, backups, "--json").json["path"] for _ in range(2))
+    done = aioc("info", second)
+    assert f"number 2 of {queue}" in done.out
+    assert re.search(r"^made +20.* ago\)$", done.out, re.MULTILINE)
+    assert re.search(r"^verified +when it was made, from segment 4 on", done.out, re.MULTILINE)
+    assert re.search(r"^verified +when it was made$", aioc("info", first).out, re.MULTILINE)
+    said = aioc("info", "000002", "--json", cwd=backups).json["backup"]
+    assert (said["number"], said["queue"], said["verified_from"], said["corrupt"]) == (
+        2,
+        str(queue),
+        4,
+        0,
+    )
+    assert said["queue_id"] == inspect(queue).queue_id
+    assert aioc("info", queue, "--json").json["backup"] is None
+    assert [one["backup"] for one in aioc("ls", tmp_path, "--json").json] == [True, True, False]
+    assert [line.split()[1] for line in aioc("ls", backups).out.splitlines()] == [
+        "WRITER",
+        "backup",
+        "backup",
+    ]
+    done = aioc("info", backups)
+    assert done.status == 3
+    assert f"is a directory of backups. aioc backup --list {backups}" in done.err
+
+
+def test_a_backup_of_another_version_is_listed_with_the_reason(root: Path, tmp_path: Path) -> None:
+    queue, backups = copied(root, tmp_path), tmp_path / "backups"
+    aioc("backup", queue, backups)
+    manifest = backups / "000001" / "backup.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 9'))
+    done = aioc("backup", "--list", backups)
+    assert "version 9" in done.out
+    assert "1970" not in done.out
+    assert "version 9" in aioc("info", manifest.parent).out
+    assert aioc("restore", backups, tmp_path / "again").status == 1
+
+
 def test_readers_and_groups_of_a_topic_with_many_writers(tmp_path: Path) -> None:
     topic = tmp_path / "orders"
     with open_writer(topic, shared=True) as one, open_writer(topic, shared=True) as two:

@@ -215,7 +215,7 @@ def test_a_stopped_writer_is_a_warning(tmp_path: Path) -> None:
         until(lambda: collector.look().alarms, "not noticed")
         (alarm,) = collector.look().alarms
         assert alarm.level == "warning"
-        assert "has not been heard of" in alarm.text
+        assert "is stopped" in alarm.text
 
 
 def test_a_root_that_goes_and_comes_is_said(tmp_path: Path) -> None:

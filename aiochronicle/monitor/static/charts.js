@@ -96,7 +96,7 @@ export function drawHistogram(data) {
       yaxis: { title: { text: "samples" } } }, "nothing measured yet");
 }
 
-const BAD = new Set(["killed", "unreadable", "error", "reader lost", "reader killed"]);
+const BAD = new Set(["killed", "stopped", "unreadable", "error", "reader lost", "reader killed"]);
 const ODD = new Set(["slow append", "recovered", "vanished"]);
 
 export function shadeOf(kind) {

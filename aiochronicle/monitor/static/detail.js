@@ -28,7 +28,7 @@ function readers(queue) {
   if (!queue.readers.length) return el("div", { class: "empty" }, "no reader has a position in it");
   return table(["READER", "PID", "STATE", "LAG", "BYTES", "OLDEST", "HOLDS"], queue.readers.map((one) => [
     one.name, one.pid ? String(one.pid) : "–",
-    el("span", { class: one.lost ? "bad-text" : one.live ? "good-text" : "dim" }, one.lost ? "lost" : one.live ? "open" : "away"),
+    el("span", { class: one.lost || one.stopped ? "bad-text" : one.live ? "good-text" : "dim" }, one.lost ? "lost" : one.stopped ? "stopped" : one.live ? "open" : "away"),
     whole(one.lag), amount(one.bytes), one.lag ? seconds(one.age) : "–", whole(one.keeps)]));
 }
 
