@@ -60,7 +60,14 @@ __all__ = ["Finding", "RepairReport", "repair"]
 _QUEUE_ID = slice(32, 40)  # in control.meta
 _HOME = slice(136, 144)
 _BATCH = 4096
-_NO_BACKUP = "Give a backup of the queue that has it"
+_NO_BACKUP = "Give a backup of the queue that has it, with backup= (aioc repair --backup DIR)"
+_SALVAGE = "set what follows aside with salvage=True (aioc repair --salvage)"
+_READ_ON = {
+    "segment": 'let readers step over it: on_corrupt="skip" in programs; --skip-corrupt of aioc cat, tail,'
+    " export and convert",
+    "missing": "let readers go on after it: seek_position(error.nearest) in programs, which raise"
+    " PositionLost; --skip-corrupt of aioc cat, tail, export and convert",
+}
 _NOT_TAKEN = (
     "The segment that was being written is not taken from a backup, which has only part of it: restore the"
     " queue, with aioc restore"
@@ -184,7 +191,7 @@ def _open(queue: Path, work: "_Work", *, salvage: bool) -> tuple[Recovery | None
 def _prevents_opening(error: CorruptionError, aside: str | None) -> Finding:
     remedy = "set aside; aioc recovered shows what can be read of it"
     if aside is None:
-        remedy = f"{_NO_BACKUP}, restore the queue, or set it and what follows aside with salvage"
+        remedy = f"{_NO_BACKUP}, restore the queue, or {_SALVAGE}"
     return Finding(
         kind="end" if aside is None else "segment",
         path=str(error.path),
@@ -200,7 +207,7 @@ def _end_needs_salvage(queue: Path, work: "_Work", error: SalvageRequired) -> Fi
         kind="end",
         path=str(queue),
         detail=error.detail,
-        remedy=f"{work.no_backup()}, or set what follows aside with salvage",
+        remedy=f"{work.no_backup()}, or {_SALVAGE}",
         fixed=False,
     )
 
@@ -418,9 +425,7 @@ class _Work:
                 if not self._dry_run:
                     aside = self.set_segment_aside(file)
                     self._take(file)
-            otherwise = (
-                f"{self.no_backup(number)}, or let the readers step over it: docs/guide/errors.md"
-            )
+            otherwise = f"{self.no_backup(number)}, or {_READ_ON[kind]}"
             found = self._finding(kind, file, detail, done, otherwise=otherwise)
             yield msgspec.structs.replace(found, set_aside=aside)
 

@@ -25,6 +25,7 @@ from aiochronicle._base.arguments import expect_several, number, one_of, pathnam
 from aiochronicle._base.background import in_background
 from aiochronicle._base.binding import lib
 from aiochronicle._base.position import Position
+from aiochronicle._base.printable import printable
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._base.system_errors import storage_errors
 from aiochronicle._core.batches import check_limits
@@ -37,7 +38,7 @@ from aiochronicle._core.stream import Lag, Stream
 from aiochronicle._core.writer import Writer
 from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._hot import Message
-from aiochronicle._layout import CONTROL, JAVA_TABLE, READERS, WAKE
+from aiochronicle._layout import BACKUP, CONTROL, JAVA_TABLE, READERS, WAKE
 from aiochronicle._services.virtual_time import VirtualTimeLoop
 from aiochronicle._typed.registry import Registry, TypeOrCodec
 from aiochronicle.codec import Codec, T
@@ -102,6 +103,7 @@ def replay(
                 open_reader(place.path, codec=codec, timestamp=place.timestamp, source=place.source)
             )
             recorded.append(_Recorded(reader, place.position, start_ns, end_ns))
+        _refuse_backups_beside_others([source.reader for source in recorded])
         history = Replay(recorded, speed)
         opened.pop_all()
         return history
@@ -141,6 +143,26 @@ def _queues_below(root: Path) -> Iterator[Path]:
         if CONTROL in files or JAVA_TABLE in files:
             yield Path(directory)
             names[:] = [name for name in names if name not in (READERS, WAKE)]
+
+
+def _refuse_backups_beside_others(readers: Sequence[Reader]) -> None:
+    """Raise InvalidArgument for a backup next to its queue or another backup of it: each message comes twice."""
+    known: dict[int, Reader] = {}
+    for reader in readers:
+        queue_id = reader.statistics().queue_id
+        other = known.setdefault(queue_id, reader)
+        if other is reader or queue_id == 0:
+            continue
+        if any(os.path.lexists(os.path.join(one.path, BACKUP)) for one in (other, reader)):  # noqa: PTH118
+            raise _same_queue(reader, other)
+
+
+def _same_queue(reader: Reader, other: Reader) -> InvalidArgument:
+    return InvalidArgument(
+        f"has the messages of {printable(other.path)} again: they are copies or backups of one queue",
+        path=reader.path,
+        advice=f"Nothing was written. Give one of them, such as {printable(reader.path)}.",
+    )
 
 
 class _Recorded(Generic[T]):
@@ -599,21 +621,29 @@ class _Copies:
         self._cause = cause
         self._opened = contextlib.ExitStack()
         self._writers: dict[str, Writer] = {}  # by the name of the source
-        self._copied: dict[int, Causes] = {}  # by queue id: what its target has already
+        self._copied: dict[str, Causes] = {}  # by the name of the source: what its target has
 
     def open(self) -> None:
+        self._refuse_twice()
         in_targets: dict[str, Causes] = {}  # each is walked over once
         for reader in self._readers:
-            if not isinstance(self._target, Writer) and reader.source in self._writers:
-                raise InvalidArgument("two sources have the same name", path=reader.path)
             self._writers[reader.source] = writer = self._writer_for(reader)
             if self._cause == "message":
-                queue_id = reader.statistics().queue_id
-                if queue_id in self._copied:
-                    raise InvalidArgument("two sources are the same queue", path=reader.path)
                 if writer.path not in in_targets:
                     in_targets[writer.path] = writer.last_causes()
-                self._copied[queue_id] = in_targets[writer.path]
+                self._copied[reader.source] = in_targets[writer.path]
+
+    def _refuse_twice(self) -> None:
+        """Refuse sources that cannot be told apart, before anything is created."""
+        names: set[str] = set()
+        known: dict[int, Reader] = {}
+        for reader in self._readers:
+            if not isinstance(self._target, Writer) and reader.source in names:
+                raise InvalidArgument("two sources have the same name", path=reader.path)
+            names.add(reader.source)
+            other = known.setdefault(reader.statistics().queue_id, reader)
+            if self._cause == "message" and other is not reader:
+                raise _same_queue(reader, other)
 
     def _writer_for(self, reader: Reader) -> Writer:
         if isinstance(self._target, Writer):
@@ -632,7 +662,7 @@ class _Copies:
         if self._cause == "recorded":
             cause = message.cause
         elif self._cause == "message":
-            if self._copied[message.queue_id].covers(message):
+            if self._copied[message.source].covers(message):
                 return
             cause = message
         writer = self._writers[message.source]

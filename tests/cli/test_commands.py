@@ -125,6 +125,17 @@ def test_info_and_ls_say_that_a_queue_is_a_backup(root: Path, tmp_path: Path) ->
     assert f"is a directory of backups. aioc backup --list {backups}" in done.err
 
 
+def test_replay_of_backups_says_which_one_to_give(root: Path, tmp_path: Path) -> None:
+    queue, backups = copied(root, tmp_path), tmp_path / "backups"
+    for _ in range(2):
+        aioc("backup", queue, backups)
+    done = aioc("replay", backups, tmp_path / "new")
+    assert (done.status, (tmp_path / "new").exists()) == (2, False)
+    assert f"Give one of them, such as {backups / '000002'}." in done.err
+    assert aioc("replay", backups / "000002", tmp_path / "new").status == 0
+    assert inspect(tmp_path / "new" / "000002").next_seq == 350
+
+
 def test_a_backup_of_another_version_is_listed_with_the_reason(root: Path, tmp_path: Path) -> None:
     queue, backups = copied(root, tmp_path), tmp_path / "backups"
     aioc("backup", queue, backups)

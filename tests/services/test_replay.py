@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -435,6 +436,41 @@ def test_an_interrupted_copy_goes_on_where_it_was(
     assert copy(None) == 0
     if one_queue:
         assert [c[0] for c in copy_of(tmp_path / "one")] == [key[0] for key in recorded]
+
+
+def test_two_backups_of_one_queue_are_refused_before_anything_is_created(tmp_path: Path) -> None:
+    queue, backups, target = tmp_path / "q", tmp_path / "backups", tmp_path / "target"
+    record(queue, [1, 2, 3])
+    for _ in range(2):
+        newest = aiochronicle.backup(queue, backups).path
+    for sources in (backups, [queue, newest], tmp_path):
+        with pytest.raises(InvalidArgument, match="again: they are copies or backups") as error:
+            replay(sources)
+        assert "Give one of them, such as /" in str(error.value)
+    with replay(newest) as history:
+        assert history.into_now(target, cause="message") == 3
+    shutil.copytree(queue, tmp_path / "copies" / "a")
+    shutil.copytree(queue, tmp_path / "copies" / "b")
+    with (
+        replay(tmp_path / "copies") as history,
+        pytest.raises(InvalidArgument, match="copies or backups"),
+    ):
+        history.into_now(tmp_path / "none", cause="message")
+    assert not (tmp_path / "none").exists()
+    with replay(tmp_path / "copies") as history:  # copies by choice, without causes
+        assert history.into_now(tmp_path / "both", cause=None) == 6
+
+
+def test_a_queue_that_got_a_new_identity_is_copied_and_continued(tmp_path: Path) -> None:
+    """The messages of a copy that its own writer continued have two ids."""
+    record(tmp_path / "q", [1, 2, 3])
+    shutil.copytree(tmp_path / "q", tmp_path / "again")
+    for number in range(2):
+        with aiochronicle.open_writer(tmp_path / "again") as writer:
+            writer.append(b"own %d" % number)
+        with replay(tmp_path / "again") as history:
+            assert history.into_now(tmp_path / "target", cause="message") == (4, 1)[number]
+    assert aiochronicle.inspect(tmp_path / "target" / "again").next_seq == 5
 
 
 def test_into_refuses_what_cannot_be_told_apart(tmp_path: Path) -> None:
