@@ -19,9 +19,8 @@ def printed(file: Path) -> Iterator[str]:
         if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in docstrings:
-                yield node.value
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            yield str(node.value)
 
 
 def test_no_text_points_to_a_page_of_the_repository() -> None:

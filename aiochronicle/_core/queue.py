@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +37,7 @@ from aiochronicle._layout import SETTINGS
 from aiochronicle.config import Batch, Capacity, Retention
 from aiochronicle.errors import (
     ChronicleError,
+    CorruptionError,
     InvalidArgument,
     PositionLost,
     ReaderBusy,
@@ -96,7 +98,8 @@ class ReaderInfo(HtmlStruct, frozen=True, kw_only=True):
     """One reader that has a position in a queue, open or not.
 
     ``lag`` counts from its committed position, and ``committed_seq`` is the seq of the first message that is
-    not committed; None if unknown. ``live`` is whether a process has it open now: capacity waits only for
+    not committed; None if unknown. It is ``damaged`` if its position is in a segment that is: the lag counts
+    from the next one then. ``live`` is whether a process has it open now: capacity waits only for
     live readers. ``heartbeat_age_s`` is the time since its last sign of life or commit, used by
     ``Retention.reader_ttl_s``. ``lost`` means that its position is no longer in the queue; the lag is then
     that of the whole queue. ``pid`` and ``command`` are those of the process that has it open; None if it is
@@ -117,6 +120,7 @@ class ReaderInfo(HtmlStruct, frozen=True, kw_only=True):
     command: str | None = None
     keeps_segments: int = 0
     stopped: bool = False
+    damaged: bool = False
 
 
 def inspect(path: str | os.PathLike[str]) -> QueueInfo:
@@ -150,16 +154,19 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
     with open_reader(path) as scout:
         for entry in entries[0:count]:
             committed = Position(entry.segment, entry.offset)
-            lost = False
+            lost = damaged = False
             try:
                 scout.seek_position(committed)
             except PositionLost:
                 scout.seek_first()
                 lost = True
+            except (CorruptionError, InvalidArgument):  # what is at its position is damaged
+                _seek_after(scout, committed)
+                damaged = True
             info = ReaderInfo(
                 name=ffi.string(entry.name).decode(),
                 committed=committed,
-                committed_seq=None if lost else scout.seq_at(committed),
+                committed_seq=None if lost or damaged else scout.seq_at(committed),
                 lag=scout.lag,
                 live=bool(entry.open),
                 lost=lost,
@@ -169,9 +176,19 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
                 command=_text(entry.command) or None,
                 keeps_segments=entry.keeps,
                 stopped=bool(entry.stopped),
+                damaged=damaged,
             )
             readers.append(info)
     return sorted(readers, key=lambda reader: reader.name)
+
+
+def _seek_after(scout: Reader, committed: Position) -> None:
+    """Move to the first segment after this position that can be read."""
+    scout.seek_last()
+    for number in range(committed.segment + 1, scout.position.segment + 1):
+        with suppress(ChronicleError):
+            scout.seek_position(Position(number, 64))
+            return
 
 
 def _age_s(heartbeat_ns: int) -> float:

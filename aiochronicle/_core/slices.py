@@ -46,6 +46,7 @@ from aiochronicle._core.reader import Reader, TimestampSource, open_reader, unix
 from aiochronicle._core.verifying import VerifyReport, check_records
 from aiochronicle._hot import Message
 from aiochronicle._layout import segment_name
+from aiochronicle.codec import T
 from aiochronicle.config import Retention
 from aiochronicle.errors import ChronicleError, ClosedError, InvalidArgument, PositionLost
 
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
     from aiochronicle._columns.typed import OneType, OnUndecodable, TypedColumns
 
-__all__ = ["Queue", "Recording", "Slice", "damage_in", "over_gaps", "skipped_in"]
+__all__ = ["Queue", "Recording", "Slice", "damage_in", "skipped_in"]
 
 # Tables are read in larger pieces than streams, and by several threads from this many rows on.
 _TABLE_BATCH_ROWS = 1 << 16
@@ -63,6 +64,7 @@ _ROWS_PER_THREAD_MIN = 1 << 18
 _THREADS_MAX = 4
 
 _TIME_MAX_NS = 2**63 - 1
+_OFFSET_MAX = 2**64 - 1
 _PREVIEWED = 5  # messages that a notebook shows
 _PREVIEWED_BYTES = 64  # of each payload
 _RECORD_BYTES_MIN = 64  # a header without a payload
@@ -92,8 +94,9 @@ class Queue(Closing):
         on_corrupt: Literal["raise", "skip"] = "raise",
         timestamp: TimestampSource | None = None,
         _expect: tuple[int, int, int] | None = None,
+        _over_gaps: bool = False,
     ) -> None:
-        self._recording = Recording(path, verify, on_corrupt, _expect, timestamp)
+        self._recording = Recording(path, verify, on_corrupt, _expect, timestamp, _over_gaps)
 
     @property
     def path(self) -> str:
@@ -221,7 +224,9 @@ class Recording:
         on_corrupt: Literal["raise", "skip"] = "raise",
         expect: tuple[int, int, int] | None = None,  # of the directory, as open_reader takes it
         timestamp: TimestampSource | None = None,
+        over_gaps: bool = False,  # read on after segments that are missing; they count as skipped
     ) -> None:
+        self._over_gaps = over_gaps
         self._open = partial(
             open_reader,
             start="first",
@@ -248,8 +253,31 @@ class Recording:
     def count(self, part: Any) -> int:
         """Return how many messages there are in a range."""
         error = new_error()
-        with self._asking:
-            return check(lib.ac_reader_count(handle_of(self.scout), part, error), error)
+        try:
+            with self._asking:
+                return check(lib.ac_reader_count(handle_of(self.scout), part, error), error)
+        except PositionLost as lost:
+            nearest = self._after_gap(lost)
+            before = lost.wanted.segment - 1, _OFFSET_MAX
+            first = part.first_segment, part.first_offset
+            pieces = (*first, *before), (*nearest, part.end_segment, part.end_offset)
+            return sum(self.count(ffi.new("ac_range_t *", piece)) for piece in pieces)
+
+    def _after_gap(self, lost: PositionLost) -> Position:
+        """Return where a segment that is missing is followed by others, if reading is to go on there."""
+        if not self._over_gaps or lost.nearest <= lost.wanted:
+            raise lost
+        return lost.nearest
+
+    def read(self, reader: Reader, read: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """Yield what ``read`` gives, over segments that are missing if that is wanted."""
+        while True:
+            try:
+                yield from read()
+                return
+            except PositionLost as lost:
+                reader.seek_position(self._after_gap(lost))
+                self.skipped += 1
 
     def spans(self, part: Any) -> Spans:
         """Return the seqs of a range of a Java queue, cycle by cycle."""
@@ -334,7 +362,7 @@ class Slice:
 
     def __iter__(self) -> Iterator[Message]:
         with self._recording.reading(self._part) as reader:
-            yield from reader
+            yield from self._recording.read(reader, lambda: iter(reader))
 
     @property
     def count(self) -> int:
@@ -391,7 +419,8 @@ class Slice:
         # No larger buffers than needed: the last batch keeps its own whole.
         rows = min(rows, self._recording.rows_max(part))
         with self._recording.reading(part) as reader:
-            for batch in ColumnReader(reader, shape.raw, shape.types).batches(rows):
+            columns = ColumnReader(reader, shape.raw, shape.types)
+            for batch in self._recording.read(reader, lambda: columns.batches(rows)):
                 yield shape.fit(batch, self._place_of)
 
     def _stretches(
@@ -594,21 +623,6 @@ def _time_bound(name: str, value_ns: int | None) -> _Bound:
 
 def _parts(part: Slice) -> tuple[Recording, Any]:
     return part._recording, part._part  # pyright: ignore[reportPrivateUsage]
-
-
-def over_gaps(part: Slice) -> Iterator[Message]:
-    """Iterate over a slice, and over segments that are missing, too; they count as skipped."""
-    recording, bounds = _parts(part)
-    with recording.reading(bounds) as reader:
-        while True:
-            try:
-                yield from reader
-                return
-            except PositionLost as error:
-                if error.nearest <= error.wanted:
-                    raise
-                reader.seek_position(error.nearest)
-                recording.skipped += 1
 
 
 def skipped_in(part: Slice, *, from_oldest: bool) -> int:

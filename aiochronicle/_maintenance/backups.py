@@ -468,11 +468,15 @@ def last_message(reader: Reader[Any], end: Position) -> tuple[int, int] | None:
     next_seq = reader.seq_at(end)
     if not next_seq:
         return None
-    reader.seek(next_seq - 1)
+    message = None
     try:
+        reader.seek(next_seq - 1)
         message = reader.poll()
-    except CorruptionError:
-        return None
+    except CorruptionError:  # of any segment: it is found by the seqs of several
+        with suppress(ChronicleError):
+            reader.seek_position(Position(end.segment, _HEADER_BYTES))
+            while batch := reader.read_batch():
+                message = batch[-1]
     if message is None:
         return None
     place = message.position

@@ -15,7 +15,7 @@ from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._files import sync_directory
 from aiochronicle._hot import Message
 from aiochronicle._maintenance.restoring import hidden, refuse_occupied
-from aiochronicle.errors import InvalidArgument
+from aiochronicle.errors import InvalidArgument, PositionLost
 
 __all__ = ["ConvertProgress", "ConvertReport", "convert"]
 
@@ -41,7 +41,8 @@ class ConvertReport(HtmlStruct, frozen=True, kw_only=True):
     """A queue that was converted.
 
     ``not_carried`` lists what the new format cannot store; ``times_raised`` counts messages that were older
-    than the one before and got its time. ``skipped`` counts the damaged places that were stepped over.
+    than the one before and got its time. ``skipped`` counts the damaged places and
+    the missing segments that were stepped over.
     """
 
     path: str
@@ -119,26 +120,34 @@ class _Work:
         self._source = source
         self._part = part
         self._into = into
+        self._over_gaps = False
         self._tell = tell
         self._now_ns = 0
         self.messages = self.times_raised = self.skipped = 0
         self.placed: dict[str, int] = {}  # readers, by the seq they go on with
-        readers = [(one.committed_seq, one.name) for one in list_readers(source) if not one.lost]
-        self._waiting = sorted(
-            ((seq or 0, name) for seq, name in readers), reverse=True
-        )  # the one with the largest lag is last
+        next_seq = inspect(source).next_seq
+        readers = [
+            (next_seq - one.lag.messages if one.damaged else one.committed_seq or 0, one.name)
+            for one in list_readers(source)
+            if not one.lost
+        ]
+        self._waiting = sorted(readers, reverse=True)  # the one with the largest lag is last
 
     def run(self, reading: dict[str, Any], writing: dict[str, Any]) -> None:
+        self._over_gaps = reading["on_corrupt"] == "skip"
         if self._into == "cq4":
             writing["clock"] = lambda: self._now_ns
         with open_reader(self._source, start="first", **reading) as reader:
+            reader.seek_last()
+            reader.end_at(reader.position)
+            reader.seek_first()
             first = reader.poll()
             if first is not None:
                 self._now_ns = first.timestamp_ns
                 reader.seek_first()
             with open_writer(self._part, **writing) as writer:
                 self._copy(reader, writer)
-                self.skipped = reader.statistics().skipped_records
+                self.skipped += reader.statistics().skipped_records
                 writer.flush_now()
         for name, seq in self.placed.items():
             with open_reader(self._part, name, start=seq) as placed:
@@ -147,7 +156,7 @@ class _Work:
     def _copy(self, reader: Reader, writer: Writer) -> None:
         total = reader.lag.messages
         next_seq = 0
-        for message in _messages(reader, total):
+        for message in self._messages(reader):
             seq = self._append(writer, message)
             while self._waiting and self._waiting[-1][0] <= message.seq:
                 self.placed[self._waiting.pop()[1]] = seq
@@ -159,6 +168,19 @@ class _Work:
             self.placed[name] = next_seq
         self._tell(ConvertProgress(messages=self.messages, messages_total=total))
 
+    def _messages(self, reader: Reader) -> Iterator[Message]:
+        """Yield what was there when it began, over segments that are missing if that is wanted."""
+        while True:
+            try:
+                while batch := reader.read_batch(_BATCH):
+                    yield from batch
+                return
+            except PositionLost as lost:
+                if not self._over_gaps or lost.nearest <= lost.wanted:
+                    raise
+                reader.seek_position(lost.nearest)
+                self.skipped += 1
+
     def _append(self, writer: Writer, message: Message) -> int:
         if message.timestamp_ns < self._now_ns:
             self.times_raised += 1
@@ -166,10 +188,3 @@ class _Work:
         if self._into == "cq4":
             return writer.append(message.payload)
         return writer.append(message.payload, timestamp_ns=self._now_ns)
-
-
-def _messages(reader: Reader, total: int) -> Iterator[Message]:
-    """Yield what was there when it began."""
-    while total > 0 and (batch := reader.read_batch(min(_BATCH, total))):
-        yield from batch
-        total -= len(batch)

@@ -93,8 +93,8 @@ def open_group(
             "is a topic with many writers: its groups have no order by key, because its writers' messages"
             " of one key have no order that all members know, and no wait=",
             path=os.fspath(path),
-            advice='Leave them out; for order="key" let one program read the topic with TopicReader and append'
-            " its messages, with their keys, to one queue.",
+            advice='Leave them out; for order="key" let one program read the topic with TopicReader, and'
+            " append its messages with their keys to one queue.",
         )
     for of_queue in ("order", "key", "wait"):
         del options[of_queue]

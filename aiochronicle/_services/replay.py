@@ -146,7 +146,7 @@ def _queues_below(root: Path) -> Iterator[Path]:
 
 
 def _refuse_backups_beside_others(readers: Sequence[Reader]) -> None:
-    """Raise InvalidArgument for a backup next to its queue or another backup of it: each message comes twice."""
+    """Raise InvalidArgument for a backup beside its queue or another one: each message comes twice."""
     known: dict[int, Reader] = {}
     for reader in readers:
         queue_id = reader.statistics().queue_id

@@ -14,8 +14,8 @@ from cyclopts import App, CycloptsError, Group
 from rich.console import Console
 
 import aiochronicle
-from aiochronicle.cli.advice import text_for_operators
-from aiochronicle.cli.exits import FAILED, INTERRUPTED, USAGE, Refused, status_of
+from aiochronicle.cli.advice import is_gap, text_for_operators
+from aiochronicle.cli.exits import DAMAGED, FAILED, INTERRUPTED, USAGE, Refused, status_of
 from aiochronicle.cli.finding import explain_missing
 from aiochronicle.cli.output import console, forget, say
 from aiochronicle.errors import ChronicleError, QueueNotFound
@@ -132,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
         return USAGE
     except (ChronicleError, Refused, OSError, ImportError) as error:
         say(_text_of(error))
-        return status_of(error)
+        return DAMAGED if is_gap(error) else status_of(error)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else 0
     except Exception as error:  # an operator needs one line, not a traceback

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 import aiochronicle
 from aiochronicle import Message
 from aiochronicle._core.newest import start_of_newest
-from aiochronicle._core.slices import over_gaps, skipped_in
+from aiochronicle._core.slices import skipped_in
 from aiochronicle.cli.arguments import Json, Moment, QueuePath
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.exits import DAMAGED, Refused
@@ -130,10 +130,11 @@ def cat(
     decoder.tell_problem()
     wanted = None if type_ is None else decoder.type_id_of(type_)
     printing = _Printing(decoder, as_json=json, as_hex=hex_, raw=raw)
-    with aiochronicle.Queue(queue, on_corrupt="skip" if skip_corrupt else "raise") as whole:
+    policy: Literal["skip", "raise"] = "skip" if skip_corrupt else "raise"
+    with aiochronicle.Queue(queue, on_corrupt=policy, _over_gaps=skip_corrupt) as whole:
         say_removed(queue, start, end)
         part = whole.slice(start, end)
-        printing.all(_matching(over_gaps(part) if skip_corrupt else part, wanted))
+        printing.all(_matching(part, wanted))
         return (
             DAMAGED if say_skipped(queue, part, skipped_in(part, from_oldest=start is None)) else 0
         )
@@ -150,12 +151,11 @@ def _start_of_last(
     if wanted is None or count == 0:
         return start_of_newest(queue, count, on_corrupt=policy)
     window, before = max(count, 1024), None
-    with aiochronicle.Queue(queue, on_corrupt=policy) as whole:
+    with aiochronicle.Queue(queue, on_corrupt=policy, _over_gaps=policy == "skip") as whole:
         while True:
             start = start_of_newest(queue, window, on_corrupt=policy)
             part = whole.slice(start)
-            found = over_gaps(part) if policy == "skip" else part
-            seqs = [one.seq for one in found if one.type_id == wanted]
+            seqs = [one.seq for one in part if one.type_id == wanted]
             if len(seqs) >= count:
                 return seqs[-count]
             if start == before:

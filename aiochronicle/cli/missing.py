@@ -35,7 +35,7 @@ def say_skipped(queue: Path, part: Slice, skipped: int) -> VerifyReport | None:
 def say_removed(
     queue: Path, start: int | datetime | None, end: int | datetime | None = None
 ) -> None:
-    """Report on standard error that requested seqs are no longer in the queue."""
+    """Report on standard error that the first of the requested seqs are not in the queue."""
     if not (isinstance(start, int) and start > 0) and not isinstance(end, int):
         return
     with suppress(ChronicleError):
@@ -46,10 +46,24 @@ def say_removed(
             first = reader.poll()
         oldest = info.next_seq if first is None else first.seq
         wanted = start if isinstance(start, int) else 0
-        last = min(oldest, end if isinstance(end, int) else oldest) - 1
+        if wanted < oldest:
+            there, why, after = oldest, ("was removed", "were removed"), "it starts at"
+        else:
+            there, why, after = _first_from(queue, wanted), ("is missing", "are missing"), "next is"
+        last = min(there, end if isinstance(end, int) else there) - 1
         if wanted <= last:
-            what = f"seq {last:,} was" if wanted == last else f"seqs {wanted:,} to {last:,} were"
-            say(f"{queue}: {what} removed; it starts at {oldest:,}.")
+            what = (
+                f"seq {last:,} {why[0]}"
+                if wanted == last
+                else f"seqs {wanted:,} to {last:,} {why[1]}"
+            )
+            say(f"{queue}: {what}; {after} {there:,}.")
+
+
+def _first_from(queue: Path, seq: int) -> int:
+    """Return the first seq from this one on that a segment has; damage is told when it is read."""
+    with aiochronicle.Queue(queue) as whole:
+        return next((one.seq for one in whole.slice(seq)), seq)
 
 
 class Skipping:

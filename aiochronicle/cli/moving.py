@@ -90,7 +90,9 @@ def export(
     say_removed(queue, start, end)
     began_s = time.monotonic()
     with (
-        aiochronicle.Queue(queue, on_corrupt="skip" if skip_corrupt else "raise") as whole,
+        aiochronicle.Queue(
+            queue, on_corrupt="skip" if skip_corrupt else "raise", _over_gaps=skip_corrupt
+        ) as whole,
         progress(is_bytes=False) as advance,
     ):
         part = whole.slice(start, end)

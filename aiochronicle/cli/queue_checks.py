@@ -213,6 +213,8 @@ def _reader(queue: Path, reader: aiochronicle.ReaderInfo) -> Iterator[Finding]:
         yield finding("stopped-reader", subject, pid=reader.pid, command=command, lag=lag)
     if reader.lost:
         yield finding("lost-reader", subject, **names)
+    elif reader.damaged:
+        yield finding("reader-in-damage", subject, **names)
     elif reader.name == "requester" and not reader.live and away_s > _ORPHAN_S:
         yield finding("absent-requester", queue, seen=age(away_s), **names)
     elif not reader.live and _STALE_S < away_s < math.inf and reader.lag.messages:

@@ -42,7 +42,7 @@ Name = Annotated[str, Parameter(metavar="NAME", help="name of the reader")]
 def list_readers(queue: QueuePath, /, *, json: Json = False) -> int:
     """List the readers that have a position in a queue, open or not.
 
-    The exit status is 5 if the position of one is damaged.
+    The exit status is 5 if the position of one is damaged, or in a damaged segment.
 
     Example: aioc readers list /var/lib/feeds/trades
     """
@@ -78,7 +78,12 @@ def list_readers(queue: QueuePath, /, *, json: Json = False) -> int:
     out.flush()
     for _, error in damaged.values():
         say(str(error))
-    return DAMAGED if damaged else 0
+    for one in readers:
+        if one.damaged:
+            say(
+                f"{queue}: reader {one.name} is in a damaged segment; its lag counts from the next one"
+            )
+    return DAMAGED if damaged or any(one.damaged for one in readers) else 0
 
 
 def damaged_readers(queue: Path) -> dict[str, tuple[str, PositionCorrupt]]:
@@ -154,6 +159,7 @@ def _row(reader: ReaderInfo, form: str, is_group: bool) -> list[str | Text]:
     away = "away" if form == "native" else "–"  # whether a Java tailer is open is unknown
     state = Text("lost", "red") if reader.lost else Text("open", "green") if reader.live else away
     state = Text("group", "green") if is_group and not reader.lost else state
+    state = Text("damaged", "red") if reader.damaged else state
     state = Text("stopped", STYLES["stopped"]) if reader.stopped and not reader.lost else state
     return [
         reader.name,

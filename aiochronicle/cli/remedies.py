@@ -235,6 +235,13 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
         "{why}; retention removes nothing meanwhile",
         "aioc repair {queue} sets it aside; the reader is then a new one.",
     ),
+    "reader-in-damage": (
+        "error",
+        "damaged-reader",
+        "its position is in a damaged segment: it cannot read on",
+        "aioc verify {queue} counts the damage, aioc repair {queue} --backup DIR replaces it from a backup;"
+        " aioc readers seek {queue} {reader} SEQ moves the reader past it.",
+    ),
     "absent-requester": (
         "note",
         "orphaned-replies",

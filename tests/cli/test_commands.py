@@ -619,20 +619,65 @@ def test_what_is_skipped_is_said(root: Path, tmp_path: Path, damage: str) -> Non
         if damage != "oldest":
             assert "100 messages are missing" in done.err
             assert "seqs 100 to 199 are missing" in done.err
-    if damage == "missing":
-        return
-    lost = 100 if damage == "sealed" else 0
-    for form in ("csv", "parquet"):
-        done = aioc("export", queue, tmp_path / f"x.{form}", "--skip-corrupt", "--json")
+    lost = 0 if damage == "oldest" else 100
+    for form in ("csv", "jsonl", "parquet", "arrow"):
+        file = tmp_path / f"x.{form}"
+        if damage != "oldest":
+            done = aioc("export", queue, file)
+            assert (done.status, file.exists()) == (5, False)
+            assert "--skip-corrupt" in done.err
+            assert "readers seek" not in done.err
+        done = aioc("export", queue, file, "--skip-corrupt", "--json")
         assert (done.status, done.json["rows"]) == (5, 250)
         assert (done.json["skipped"], done.json["missing_seqs"]) == (1, lost)
         assert "1 damaged place skipped" in done.err
     if damage == "oldest":
         return
-    shutil.rmtree(queue / "readers")  # one of them stands in the damaged segment
+    done = aioc("convert", queue, tmp_path / "java")
+    assert (done.status, (tmp_path / "java").exists()) == (5, False)
     done = aioc("convert", queue, tmp_path / "java", "--skip-corrupt", "--json")
     assert (done.status, done.json["messages"], done.json["skipped"]) == (5, 250, 1)
     assert "1 damaged place skipped" in done.err
+
+
+def test_a_reader_in_a_damaged_segment_is_shown(root: Path, tmp_path: Path) -> None:
+    """It made every command fail that lists readers."""
+    queue = copied(root, tmp_path)
+    segment = queue / "000000001.q"
+    segment.write_bytes(b"?" * segment.stat().st_size)
+    (audit, risk) = list_readers(queue)
+    assert (audit.damaged, audit.lost, audit.committed_seq) == (True, False, None)
+    assert audit.lag.messages == 150
+    assert (risk.damaged, risk.lag.messages) == (False, 350)
+    for command in ("info", "who", "ls"):
+        assert aioc(command, queue).status == 0, command
+    done = aioc("readers", queue)
+    assert done.status == 5
+    assert re.search("^audit .* damaged ", done.out, re.MULTILINE)
+    assert "reader audit is in a damaged segment" in done.err
+    (found,) = [
+        one for one in aioc("doctor", queue, "--json").json if one["check"] == "damaged-reader"
+    ]
+    assert found["subject"].endswith("reader audit")
+    done = aioc("backup", queue, tmp_path / "backups", "--keep-damaged")
+    assert done.status == 5
+    assert aioc("restore", tmp_path / "backups", tmp_path / "again").status == 5
+    done = aioc("verify", tmp_path / "again", "--json")
+    assert (done.json["report"]["records"], done.json["report"]["corrupt"]) == (250, 1)
+    convert = aioc("convert", queue, tmp_path / "java", "--skip-corrupt")
+    assert convert.status == 5
+    assert [one.lag.messages for one in list_readers(tmp_path / "java")] == [150, 250]
+
+
+def test_seqs_that_are_missing_where_reading_begins_are_said(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path)
+    (queue / "000000001.q").unlink()
+    for command in ("cat", "tail"):
+        done = aioc(command, queue, "--from", "150", "--skip-corrupt")
+        assert "seqs 150 to 199 are missing; next is 200." in done.err
+    done = aioc("export", queue, tmp_path / "x.csv", "--from", "150", "--to", "250", "--json")
+    assert "seqs 150 to 199 are missing; next is 200." in done.err
+    assert done.json["rows"] == 50
 
 
 def test_seqs_that_were_removed_are_said(root: Path, tmp_path: Path) -> None:
