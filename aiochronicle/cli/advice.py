@@ -30,13 +30,13 @@ _ADVICE: dict[type[ChronicleError], str] = {
 
 
 _GAP = (
-    "A segment between others is missing. aioc verify QUEUE counts what is lost, aioc repair QUEUE --backup DIR"
-    " takes it from a backup; tail, cat, export and convert read on with --skip-corrupt."
+    "A segment between others is missing. aioc verify QUEUE counts what is lost, aioc repair QUEUE --backup"
+    " DIR takes it from a backup; tail, cat, export and convert read on with --skip-corrupt."
 )
 
 
 def is_gap(error: BaseException) -> bool:
-    """Return whether reading ended at a segment that is missing between others, which retention never does."""
+    """Return whether reading ended at a segment that is missing between others: never due to retention."""
     if not isinstance(error, errors.PositionLost) or error.path is None:
         return False
     with suppress(OSError):

@@ -441,9 +441,10 @@ def test_an_interrupted_copy_goes_on_where_it_was(
 def test_two_backups_of_one_queue_are_refused_before_anything_is_created(tmp_path: Path) -> None:
     queue, backups, target = tmp_path / "q", tmp_path / "backups", tmp_path / "target"
     record(queue, [1, 2, 3])
-    for _ in range(2):
-        newest = aiochronicle.backup(queue, backups).path
-    for sources in (backups, [queue, newest], tmp_path):
+    aiochronicle.backup(queue, backups)
+    newest = aiochronicle.backup(queue, backups).path
+    beside: list[Path | str] = [queue, newest]
+    for sources in ([backups], beside, [tmp_path]):
         with pytest.raises(InvalidArgument, match="again: they are copies or backups") as error:
             replay(sources)
         assert "Give one of them, such as /" in str(error.value)
