@@ -1,7 +1,7 @@
 """Audit: every service writes to a queue of its own; a recorder merges them into one.
 
-The recorder is killed again and again. Each audit record names the message that caused it, so the
-audit queue itself says how far it got: nothing is recorded twice, nothing is missing.
+The recorder is killed several times. Each audit record names the message that caused it, so the
+audit queue shows how far the recorder got: nothing is recorded twice, nothing is missing.
 """
 
 import os
@@ -26,7 +26,7 @@ def service(root: Path, name: str) -> None:
 
 
 async def record(root: Path, crash_after: int | None) -> None:
-    """Copy everything into the audit queue; after this many messages, die without any warning."""
+    """Copy all messages into the audit queue; after this many, die without warning."""
     total = EVENTS * len(SERVICES)
     audit = await aiochronicle.aopen_writer(root / "audit")
     recorded = audit.last_causes()  # which messages are in the audit queue
@@ -37,7 +37,7 @@ async def record(root: Path, crash_after: int | None) -> None:
                 audit.append(event.payload, cause=event)
                 recorded.add(event)
             if event.seq % 100 == 99:
-                await audit.flush()  # first the records are on disk, then the position
+                await audit.flush()  # the records reach the disk before the position
                 router.commit()
             if crash_after is not None:
                 crash_after -= 1

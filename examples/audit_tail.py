@@ -1,4 +1,4 @@
-"""Follow a queue like `tail -f`, without leaving a trace in it: read permission is enough.
+"""Follow a queue like `tail -f`. It needs read permission only and writes nothing to the queue.
 
 python examples/audit_tail.py QUEUE [--from-start] [--idle-seconds S]
 """
@@ -23,11 +23,11 @@ def show(message: aiochronicle.Message) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Follow a queue.")
     parser.add_argument("queue", type=Path)
-    parser.add_argument("--from-start", action="store_true", help="also what is there already")
-    parser.add_argument("--idle-seconds", type=float, help="end after so long without a message")
+    parser.add_argument("--from-start", action="store_true", help="begin at the oldest message")
+    parser.add_argument("--idle-seconds", type=float, help="end after this time without a message")
     arguments = parser.parse_args()
     start: Literal["first", "last"] = "first" if arguments.from_start else "last"
-    # No name: no committed position, nothing left in the directory.
+    # Without a name a reader stores no position.
     with aiochronicle.open_reader(arguments.queue, start=start, on_corrupt="skip") as reader:
         while reader.wait(arguments.idle_seconds):
             for message in reader:

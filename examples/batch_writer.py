@@ -1,4 +1,4 @@
-"""Batches: the legs of a spread are visible together or not at all, and durable when we say so."""
+"""Batches: the legs of a spread become visible all at once or not at all, and durable by one flush."""
 
 import sys
 import tempfile

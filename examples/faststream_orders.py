@@ -1,4 +1,4 @@
-"""A FastStream application over queues: orders are checked, those that fail too often become dead letters."""
+"""A FastStream application over queues: it checks orders; those that fail too often become dead letters."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ async def report(checked: Checked) -> None:
 
 @app.after_startup
 async def send() -> None:
-    """Send orders, one of them without a quantity, and end the application when all are checked."""
+    """Send orders, one of them without a quantity, and stop the application when all are checked."""
     for number in range(101):
         await broker.publish(Order(number=number, quantity=number), "orders")
     await finished.wait()
@@ -61,7 +61,7 @@ async def send() -> None:
 
 
 def dead_letters() -> int:
-    """Count the dead letters; their queue is made with the first one."""
+    """Count the dead letters; the first one creates their queue."""
     try:
         return len(list_dead_letters(ROOT / "dead"))
     except QueueNotFound:

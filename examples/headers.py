@@ -1,8 +1,8 @@
 """Keys and headers: a recorder routes and counts orders without decoding a single payload.
 
-Two desks send orders, each with the symbol as its key and the desk as a header. A process that knows
-nothing of the payloads keeps a queue per desk, and the newest order of every symbol. A table of all of
-it has key and headers as columns.
+Two desks send orders, each with the symbol as its key and the desk as a header. A process that does not
+decode payloads copies the orders into a queue per desk and finds the newest order of every symbol. An
+Arrow table has key and headers as columns.
 """
 
 import sys
@@ -30,7 +30,7 @@ def trade(root: Path) -> None:
 
 
 def record(root: Path) -> None:
-    """Give each order on to the queue of its desk, with key and headers."""
+    """Copy each order to the queue of its desk, with key and headers."""
     with ExitStack() as opened, aiochronicle.open_reader(root / "orders", "recorder") as reader:
         desks = {
             desk.encode(): opened.enter_context(aiochronicle.open_writer(root / desk))

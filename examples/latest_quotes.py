@@ -1,7 +1,7 @@
 """Latest quotes of a busy feed: a view that is slower than the market, but never out of date.
 
-A process writes quotes as fast as it can. The view joins late: it takes a snapshot of what there
-is, then follows by symbol, and leaves out what was replaced before it could be shown.
+A process writes quotes as fast as it can. The view joins late: it takes a snapshot, then follows by
+symbol, and skips quotes that newer ones replaced before it could show them.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def feed(path: Path) -> None:
 
 
 async def view(path: Path) -> tuple[dict[bytes, bytes], int, int]:
-    """Return the newest quote per symbol, and how many were shown and left out."""
+    """Return the newest quote per symbol, and how many were shown and skipped."""
     async with aiochronicle.aopen_reader(path, wait_for_queue=True) as reader:
         await reader.next()  # the feed has begun
         board = {
@@ -40,7 +40,7 @@ async def view(path: Path) -> tuple[dict[bytes, bytes], int, int]:
             board[symbol_of(quote)] = quote.payload
             shown += 1
             skipped += quotes.skipped
-            await asyncio.sleep(0.001)  # a screen has its own pace
+            await asyncio.sleep(0.001)  # the time to draw a screen
         return board, shown, skipped
 
 
@@ -53,7 +53,7 @@ def main(path: Path) -> None:
     market.start()
     board, shown, skipped = aiochronicle.run(view(path))
     market.join()
-    print(f"{shown} quotes shown, {skipped} replaced before they could be")
+    print(f"{shown} quotes shown, {skipped} replaced before they could be shown")
     print(*(quote.decode() for _, quote in sorted(board.items())), sep=", ")
 
 

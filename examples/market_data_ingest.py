@@ -1,6 +1,6 @@
-"""Market data: one process and one queue per venue; one consumer sees all ticks in order of time.
+"""Market data: one process and one queue per venue; one consumer sees all ticks in the order of their times.
 
-Venues that have nothing to say promise so by heartbeats, which strict order needs to move on.
+Idle venues send heartbeats, so that strict order does not wait for them.
 """
 
 import sys
@@ -21,7 +21,7 @@ def feed(root: Path, venue: str) -> None:
 
 
 async def ingest(root: Path) -> int:
-    """Take ticks until all venues are done; return how many came."""
+    """Read ticks until all venues are done; return their number."""
     received = 0
     newest_ns = 0
     async with aiochronicle.Router(root, name="ingest", order="strict", max_wait=0.5) as router:

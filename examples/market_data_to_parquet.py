@@ -1,7 +1,7 @@
-"""Market data: record quotes of a fixed layout, look at them in place, and export each minute to Parquet.
+"""Market data: record quotes of a fixed layout, view them as arrays, and export each minute to Parquet.
 
-The recorder appends while the export runs beside it in a thread: a slice is what was there when it
-was made. The fields of a quote become columns of the files, without an object for each quote.
+The recorder appends while the export runs in a thread: a slice does not change after its creation.
+The fields of a quote become columns of the files, without an object for each quote.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ async def record_and_export(root: Path) -> list[Path]:
 
 
 def widest_spread(root: Path) -> float:
-    """Look at all quotes without copying one."""
+    """Compute over all quotes without copying one."""
     with aiochronicle.Queue(root / "quotes") as queue:
         return max(float((a["ask"] - a["bid"]).max()) for a in queue.slice().to_numpy(QUOTE))
 

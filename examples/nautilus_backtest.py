@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""nautilus_trader over queues: a back-test on recorded quotes, its events recorded, its data in a catalog."""
+"""nautilus_trader over queues: back-test on recorded quotes, record its events, fill a catalog."""
 
 import shutil
 import tempfile
@@ -26,7 +26,7 @@ instrument = TestInstrumentProvider.default_fx_ccy("EUR/USD")
 
 
 class EveryHundredth(Strategy):  # type: ignore[misc,unused-ignore]
-    """Buys at every hundredth quote."""
+    """Buy at every hundredth quote."""
 
     def on_start(self) -> None:
         self.seen = 0
@@ -57,7 +57,7 @@ def quotes_topic(tick: QuoteTick) -> str:
     return f"data.quotes.{tick.instrument_id.venue}.{tick.instrument_id.symbol}"
 
 
-# What a feed handler would have recorded.
+# A feed handler would have recorded these.
 with open_writer(ROOT / "quotes") as writer:
     append_objects(writer, (quote(number) for number in range(QUOTES)), topic=quotes_topic)
 
@@ -74,7 +74,7 @@ with open_reader(ROOT / "quotes") as reader:
     engine.add_data(list(read_objects(reader)))
 engine.add_strategy(EveryHundredth())
 
-# What the bus of the back-test publishes, at the time of the back-test.
+# Record what the bus of the back-test publishes, at the time of the back-test.
 kernel = engine.kernel
 with open_writer(ROOT / "events", clock=kernel.clock.timestamp_ns) as writer:
     recorder = BusRecorder(kernel.msgbus, writer)

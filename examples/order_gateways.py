@@ -1,7 +1,7 @@
 """Order routing: a strategy writes to one queue; several gateways follow it, each at its own pace.
 
-Every gateway reads under a name of its own and takes the orders for its venue. One of them is
-stopped half-way; started again, it goes on where it was.
+Every gateway reads under its own name and sends the orders for its venue. One of them is
+stopped half-way; after a restart it continues where it stopped.
 """
 
 import sys
@@ -23,7 +23,7 @@ def strategy(root: Path) -> None:
 
 
 async def gateway(root: Path, venue: str, orders_max: int) -> None:
-    """Send the orders for this venue; each is committed when it has been sent."""
+    """Send the orders for this venue, and commit each when it has been sent."""
     own_type = GATEWAYS.index(venue)
     sent = await aiochronicle.aopen_writer(root / f"sent-{venue}")
     async with sent, aiochronicle.aopen_reader(root / "orders", f"gateway-{venue}") as reader:

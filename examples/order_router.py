@@ -1,8 +1,8 @@
 """A router between strategies and a market: orders in, acknowledgements back to their senders.
 
-Strategies are processes that start at any time; each writes orders into a queue of its own and
+Strategies are processes that start at any time. Each writes orders into its own queue and
 reads the answers from the reply queue of the same name. The router sends every order exactly
-once, also when it is killed and started again: see `route`.
+once, even if it is killed and started again: see `route`.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def strategy(root: Path, name: str) -> None:
 
 async def route(root: Path, orders_max: int) -> int:
     market = await aiochronicle.aopen_writer(root / "market")
-    # After a crash, the market queue itself knows which orders were sent.
+    # After a crash, the market queue shows which orders were sent.
     sent = market.last_causes()
     async with market, aiochronicle.Router(root / "orders", name="router") as router:
         async for batch in router.batches():
@@ -47,9 +47,9 @@ async def route(root: Path, orders_max: int) -> int:
                 if not sent.covers(order):
                     market.append(order.payload, cause=order)
                     sent.add(order)
-            await market.flush()  # what is acknowledged, and what is committed, is on disk
+            await market.flush()  # before an order is acknowledged or committed
             for order in batch:
-                # A strategy may have left meanwhile; the others still want their answers.
+                # A strategy may have left meanwhile; continue with the others.
                 with contextlib.suppress(SourceGone, ClosedError, QueueGone):
                     reply = await router.reply(order)
                     reply.append(b"ack " + order.payload, cause=order)

@@ -17,11 +17,11 @@ def produce(path: Path) -> None:
 
 
 def consume(path: Path) -> int:
-    """Read until all orders are there; return how many came."""
+    """Read until all orders have arrived; return their number."""
     received = 0
     with aiochronicle.open_reader(path, "billing") as reader:
         while received < ORDERS and reader.wait(timeout=10):
-            for message in reader:  # what is there now
+            for message in reader:  # the messages that are available now
                 assert message.payload == f"order {message.seq}".encode()
                 received += 1
             reader.commit()  # a restart continues here
@@ -29,7 +29,7 @@ def consume(path: Path) -> int:
 
 
 def main(path: Path) -> None:
-    # Readers need a queue that exists; opening a writer creates it.
+    # The queue must exist before a reader opens it; opening a writer creates it.
     aiochronicle.open_writer(path).close()
     producer = get_context("spawn").Process(target=produce, args=(path,))
     producer.start()

@@ -1,6 +1,6 @@
-"""Backtest: playback processes write recorded feeds with their recorded times, as fast as they can.
+"""Back-test: playback processes write recorded feeds with their recorded times, as fast as they can.
 
-In strict order the merged stream is the same in every run, whichever process was quicker.
+In strict order the merged stream is the same in every run, whichever process is faster.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ OPENING_NS = 1_700_000_000_000_000_000
 
 
 def playback(root: Path, name: str) -> None:
-    """Write what this feed once was; a real one would read it from an archive."""
+    """Write a recorded feed; a real program would read it from an archive."""
     history = random.Random(name)
     timestamp_ns = OPENING_NS
     with aiochronicle.open_writer(root / name, ready=True) as writer:
@@ -32,10 +32,10 @@ async def backtest(root: Path) -> str:
     """Run over the merged feeds; return a digest of what was seen, in order."""
     digest = hashlib.sha256()
     async with aiochronicle.discover(root) as found:
-        for _ in FEEDS:  # all of them are there before the first tick is taken
+        for _ in FEEDS:  # attach all of them before the first tick is read
             await anext(found)
     async with contextlib.AsyncExitStack() as stack:
-        # Sources are attached in the order of their names: that decides among equal times.
+        # The order of attaching decides between equal times, so attach by name.
         readers = [
             await stack.enter_async_context(aiochronicle.aopen_reader(root / name))
             for name in FEEDS

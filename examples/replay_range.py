@@ -1,4 +1,4 @@
-"""What happened between ten and eleven? Seek by time, read a range, go on from a seq."""
+"""What happened between ten and eleven? Seek by time, read a range, continue from a seq."""
 
 import sys
 import tempfile
@@ -16,7 +16,7 @@ def nanoseconds(moment: datetime) -> int:
 
 
 def record_a_day(path: Path) -> None:
-    """One message per minute, with the time it belongs to instead of the time of writing."""
+    """Write one message per minute, with its own time instead of the time of writing."""
     with aiochronicle.open_writer(path) as writer:
         for minute in range(MINUTES):
             moment = OPENING + timedelta(minutes=minute)
@@ -43,7 +43,7 @@ def main(path: Path) -> None:
     assert (len(hour), hour[0], hour[-1]) == (60, "10:00", "10:59")
 
     with aiochronicle.open_reader(path) as reader:
-        reader.seek(MINUTES - 1)  # by number
+        reader.seek(MINUTES - 1)  # by seq
         last = reader.poll()
         assert last is not None
         assert last.payload == b"16:59"

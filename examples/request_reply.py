@@ -1,8 +1,8 @@
-"""Request and reply: desks ask a pricing service, which is killed and started again meanwhile.
+"""Request and reply: desks ask a pricing service, which is killed and started again.
 
-Desks and service are processes. Each desk has a queue to ask in and one to be answered in; answers
-find their question by its `cause`. A question that the service had not answered when it was
-killed is answered by its successor, and none is answered twice.
+Desks and service are processes. Each desk has a queue of questions and a queue of answers; each answer
+names its question as its `cause`. The next service answers the questions that a killed one has not
+answered, and none is answered twice.
 """
 
 import asyncio

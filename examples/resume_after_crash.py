@@ -1,9 +1,9 @@
-"""A router that is killed again and again, and neither loses an order nor sends one twice.
+"""A router that is killed several times, and neither loses an order nor sends one twice.
 
 It consumes `orders` and produces `fills`. Each fill names the order that caused it, so after a
-crash the queue of fills itself says where to go on: there is no window between "produced" and
-"committed". Fills are on disk before their orders are committed, so a power cut that takes the
-newest fills leaves a position from which their orders are read again.
+crash the queue of fills shows where to continue: there is no window between "produced" and
+"committed". Fills are on disk before their orders are committed. If a power cut removes the
+newest fills, their orders are therefore read again.
 """
 
 import os
@@ -21,7 +21,7 @@ CRASHES = 3
 
 
 def route(root: Path, crash_after: int | None) -> None:
-    """Turn orders into fills; after so many, die without any warning."""
+    """Turn orders into fills; after this many, die without warning."""
     with (
         aiochronicle.open_writer(root / "fills") as writer,
         aiochronicle.open_reader(root / "orders", "router") as reader,
@@ -36,7 +36,7 @@ def route(root: Path, crash_after: int | None) -> None:
                     crash_after -= 1
                     if crash_after == 0:
                         os.kill(os.getpid(), signal.SIGKILL)
-            writer.flush_now()  # first the fills are on disk, then their orders are committed
+            writer.flush_now()  # the fills reach the disk before their orders are committed
             reader.commit()
 
 
@@ -45,7 +45,7 @@ def main(root: Path, seed: int) -> None:
         for number in range(ORDERS):
             writer.append(b"%d" % number)
 
-    # Fewer than ORDERS in all, so that the last process has something left to do.
+    # Fewer than ORDERS in total, so that the last process has something left to do.
     chance = random.Random(seed)
     lives = [chance.randrange(1, ORDERS // (CRASHES + 1)) for _ in range(CRASHES)]
     for crash_after in [*lives, None]:

@@ -1,7 +1,7 @@
-"""Risk: strategies come and go and write their fills; one service keeps the total position.
+"""Risk: strategies come and go and write their fills; one service computes the total position.
 
-The service is started first and knows no strategy by name: each queue is attached when it
-announces itself and detached when its directory is removed.
+The service starts first and knows no strategy by name: it attaches each queue that announces
+itself, and detaches it when its directory is removed.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def risk(root: Path) -> Counter[str]:
                 break
         for process in strategies:
             process.join()
-        # A strategy is taken out of service; its files and mappings are let go of at once.
+        # Remove a strategy: the service closes and unmaps its files at once.
         shutil.rmtree(root / "strategy-0")
         async with asyncio.timeout(10):
             while len(router.sources()) == STRATEGIES:

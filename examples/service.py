@@ -1,11 +1,11 @@
-"""A service: follows a queue of orders, writes a queue of fills, and stops in order on SIGTERM.
+"""A service that follows a queue of orders, writes a queue of fills, and stops cleanly on SIGTERM.
 
     service.py DIRECTORY    # reads DIRECTORY/orders, which may appear later; writes DIRECTORY/fills
 
-What makes a stop or a crash harmless, even in the middle of an order: each fill names its order as
-its cause, so an order whose fill was written but which was not committed is recognised after the
-restart. What makes a power cut harmless: orders are committed when their fills are on disk, so those
-whose fills were lost are read again.
+A stop or a crash does no harm, even in the middle of an order: each fill names its order as
+its cause, so after a restart the service recognises an order that has a fill but was not committed.
+A power cut does no harm: orders are committed when their fills are on disk, so orders whose fills were
+lost are read again.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from aiochronicle import Message, Reader, Writer
 
 
 async def price(order: Message) -> bytes:
-    """Do the actual work, which may wait for something."""
+    """Do the actual work, which may await something."""
     await asyncio.sleep(0.001)
     return b"filled " + order.payload
 

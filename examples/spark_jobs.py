@@ -1,4 +1,4 @@
-"""A day in Spark: archive what two venues sent, bars and spreads of it, and the same queues again.
+"""A day in Spark: archive the messages of two venues, compute bars and spreads, restore the queues.
 
 Needs `pip install "aiochronicle[spark]"`.
 """
@@ -35,7 +35,7 @@ class Trade(msgspec.Struct):
 
 
 def record(path: Path, seed: int) -> None:
-    """Write quotes, and now and then a trade."""
+    """Write quotes, and sometimes a trade."""
     dice = random.Random(seed)
     time_ns, mid = OPENING_NS, 100.0
     codecs = (Codec(Quote, format="struct"), Codec(Trade, format="struct"))

@@ -23,7 +23,7 @@ FIRST_NS = 1_700_000_000_000_000_000
 
 
 class Tick(msgspec.Struct):
-    """A trade, in a fixed layout: its columns are cut out of the payloads as they are."""
+    """A trade, in a fixed layout: its columns are copied from the payloads without decoding."""
 
     symbol: Annotated[str, Width("S8")]
     price: float
@@ -31,7 +31,7 @@ class Tick(msgspec.Struct):
 
 
 def record(bus: Path, dice: random.Random) -> None:
-    """Write what feed handlers would have written."""
+    """Write ticks, as feed handlers would."""
     for venue in ("binance", "kraken"):
         codec = Codec(Tick, format="struct")
         path = bus / venue
@@ -47,13 +47,13 @@ def ticks(spark: SparkSession, bus: Path) -> DataFrame:
 
 
 def volumes(frame: DataFrame) -> dict[tuple[str, str], int]:
-    """How much of each symbol was traded where."""
+    """Return the volume of each symbol per venue."""
     table = frame.groupBy("source", "symbol").agg(f.sum("size").alias("volume"))
     return {(row.source, row.symbol): row.volume for row in table.collect()}
 
 
 def copy_by_stream(spark: SparkSession, bus: Path, copy: Path) -> None:
-    """Bring the copy up to date, as one queue in order of time; each call goes on where the last ended."""
+    """Update the copy, one queue in the order of times; each call continues where the last one ended."""
     stream = spark.readStream.format("chronicle").option("startingOffsets", "earliest")
     query = (
         stream.load(str(bus))
@@ -66,7 +66,7 @@ def copy_by_stream(spark: SparkSession, bus: Path, copy: Path) -> None:
 
 
 def main() -> None:
-    """Record, ask, copy, and check."""
+    """Record, query, copy, and check."""
     with tempfile.TemporaryDirectory() as directory:
         bus, copy = Path(directory, "bus"), Path(directory, "copy")
         bus.mkdir()

@@ -1,8 +1,8 @@
-"""Back-test: the coroutine that trades live runs over history, unchanged, and twice with one result.
+"""Back-test: the coroutine that trades live runs unchanged over history, twice with the same result.
 
-First a feed is recorded by a process while the strategy trades on it live. Then the same strategy
-runs over the recording in virtual time: its sleeps and timeouts follow the recorded ticks, no
-second is waited for, and two runs give the same orders at the same times, to the nanosecond.
+First a process records a feed while the strategy trades on it live. Then the same strategy
+runs over the recording in virtual time: its sleeps and timeouts follow the recorded ticks and take no
+real time. Two runs give the same orders at the same times, to the nanosecond.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ TICKS = 400
 
 
 def feed(path: Path) -> None:
-    """A market, as a process of its own; the time between ticks is up to the machine."""
+    """Run a market as a process; the time between ticks depends on the machine."""
     prices = random.Random("market")
     price = 1000
     with aiochronicle.open_writer(path) as ticks:
@@ -34,7 +34,7 @@ def feed(path: Path) -> None:
 async def strategy(
     ticks: aiochronicle.Reader | aiochronicle.Replay, orders: aiochronicle.Writer
 ) -> None:
-    """Buy on a falling price, sell 5 ms later; whether it is the past or the present is all one."""
+    """Buy on a falling price, sell 5 ms later, live or over history."""
     selling: set[asyncio.Task[None]] = set()
 
     async def sell_later(price: int) -> None:
@@ -71,7 +71,7 @@ async def trade_in_the_past(ticks: aiochronicle.Replay, path: Path) -> None:
 
 
 def digest(path: Path) -> tuple[int, str]:
-    """Number of orders, and a digest of every order and its time."""
+    """Return the number of orders, and a digest of every order and its time."""
     count, seen = 0, hashlib.sha256()
     with aiochronicle.open_reader(path) as orders:
         for order in orders:

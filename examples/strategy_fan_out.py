@@ -1,6 +1,6 @@
-"""Strategy fan-out: feeds write one queue each; every strategy merges all of them for itself.
+"""Strategy fan-out: each feed writes a queue; every strategy merges all of them.
 
-The strategies are processes of their own and make progress independently: a slow one holds up
+Strategies are processes that read independently: a slow one delays
 neither the feeds nor the others.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import aiochronicle
 
 FEEDS = ("futures", "options")
-STRATEGIES = {"arbitrage": 0.0, "reporting": 0.001}  # and how long each thinks about a batch
+STRATEGIES = {"arbitrage": 0.0, "reporting": 0.001}  # seconds that each needs for a batch
 TICKS = 2_000
 
 

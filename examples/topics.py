@@ -1,7 +1,6 @@
 """A desk on a bus: topics by name, settings in a file, every delivery mode, one flush for all.
 
-The settings are the program's builder: what each topic keeps, when it is on disk and how far it may run
-ahead of its readers stands in config.toml, not in the code.
+config.toml, not the code, has the settings of each topic: retention, flush mode and capacity.
 """
 
 import sys
@@ -37,7 +36,7 @@ async def trade(bus: Bus) -> None:
 
 
 def send(bus: Bus) -> int:
-    """A gateway that, when killed, must not send an order again: committed before handing over."""
+    """Read as a gateway that must not send an order twice: each order is committed before delivery."""
     sent = 0
     while batch := bus.read_batch("orders", "gateway", max_messages=50, commit="before"):
         sent += len(batch)
@@ -45,7 +44,7 @@ def send(bus: Bus) -> int:
 
 
 def record(bus: Bus) -> int:
-    """A recorder that must not lose a tick: committed after it was dealt with, 4 kB at a time."""
+    """Read as a recorder that must not lose a tick: each is committed after processing, 4 kB at a time."""
     recorded = 0
     for venue in VENUES:
         while batch := bus.read_batch(venue, "recorder", max_bytes=4096, commit="after"):

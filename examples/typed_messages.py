@@ -1,7 +1,7 @@
 """Typed messages: orders and cancels go to handlers by type; a damaged one does not stop the desk.
 
-The gateway is a process of its own. What the exchange answers is read without having its classes,
-from what the queue says about itself.
+The gateway is a separate process. The answers of the exchange are decoded without its classes,
+by the schema in the queue.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Order(msgspec.Struct):
     id: int
     symbol: str
     size: int
-    venue: str = "XETR"  # added later: queues from before have orders without it
+    venue: str = "XETR"  # added later: orders in older queues do not have it
 
 
 class Cancel(msgspec.Struct):
@@ -63,7 +63,7 @@ async def exchange(root: Path) -> int:
 
         @orders.on(Cancel)
         async def on_cancel(cancel: Cancel) -> None:
-            await asyncio.sleep(0)  # where a real one would ask another service
+            await asyncio.sleep(0)  # a real handler would ask another service
 
         @orders.on(Done)
         def on_done(done: Done) -> None:
@@ -72,7 +72,7 @@ async def exchange(root: Path) -> int:
         def on_error(error: aiochronicle.errors.DecodeError, message: aiochronicle.Message) -> None:
             nonlocal damaged
             damaged += 1
-            print(f"passed over: {error.detail}")
+            print(f"skipped: {error.detail}")
 
         await orders.dispatch(on_error=on_error)
     return damaged
@@ -87,7 +87,7 @@ def main(root: Path) -> None:
     with aiochronicle.open_reader(root / "acks", codec=schema) as reader:
         accepted = sum(message.decode().accepted for message in reader)
     assert damaged == ORDERS // 100
-    print(f"{accepted} of {ORDERS} orders accepted, {damaged} damaged messages passed over")
+    print(f"{accepted} of {ORDERS} orders accepted, {damaged} damaged messages skipped")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""No copies: the payload is built inside the mapped segment, and read where it lies."""
+"""No copies: write the payload into the mapped segment, and read it there."""
 
 import struct
 import sys
@@ -20,7 +20,7 @@ def write(path: Path) -> None:
                 HEADER.pack_into(room, 0, b"ALFA", PRICES)
                 room[HEADER.size :] = memoryview(array("d", [float(bar)] * PRICES)).cast("B")
 
-        # An exception inside the block means that nothing was written.
+        # If the block raises, nothing is written.
         try:
             with writer.reserve(64) as room:
                 room[:4] = b"oops"
@@ -40,7 +40,7 @@ def read(path: Path) -> float:
             assert len(prices) == count
             total += prices[0] + prices[-1]
             last = prices
-    # The reader is closed, but the view works on: it keeps its segment mapped.
+    # The reader is closed, but the view is still valid: it keeps its segment mapped.
     assert last[0] == BARS - 1
     return total
 

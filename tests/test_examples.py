@@ -38,7 +38,7 @@ RESULTS = {
     "strategy_fan_out.py": "2 strategies, each saw all 4000 ticks",
     "risk_aggregation.py": "4 strategies, positions {'ALFA': 2500, 'BRAVO': 2500}",
     "audit_recorder.py": "3000 audit records, each exactly once",
-    "typed_messages.py": "250 of 300 orders accepted, 3 damaged messages passed over",
+    "typed_messages.py": "250 of 300 orders accepted, 3 damaged messages skipped",
     "topics.py": "300 orders sent, 1200 ticks recorded from 2 venues",
     "replay_backtest.py": "the same stream: ecfce8170b74a864",
     "strategy_backtest.py": "292 orders live and in two back-tests, which agree to the nanosecond",

@@ -1,7 +1,7 @@
-"""A service between a JVM and native queues: ticks of Java in, limits of our own, alerts back to Java.
+"""A service between a JVM and native queues: ticks from Java and native limits in, alerts to Java out.
 
-The ticks are calls that a Java MethodWriter wrote, the alerts are calls that its MethodReader makes.
-Both kinds of queues are merged into one stream, in the order of their times.
+A Java MethodWriter wrote the ticks; a Java MethodReader reads the alerts. The service merges both kinds of
+queues into one stream, in the order of their times.
 """
 
 import sys
@@ -23,7 +23,7 @@ class Tick(msgspec.Struct):
 
 
 class Limit(msgspec.Struct):
-    """Tell when the price of a symbol is above this."""
+    """Send an alert when the price of the symbol is above this limit."""
 
     symbol: str
     price: float
@@ -37,12 +37,12 @@ class Alerts:
 
 
 async def serve(root: Path) -> int:
-    """Answer until the feed is closed; return how many alerts were sent."""
+    """Send alerts until the feed is closed; return their number."""
     limits: dict[str, float] = {}
     sent = 0
     await (
         await aiochronicle.aopen_writer(root / "ticks", format="cq4")
-    ).aclose()  # or Java made it
+    ).aclose()  # or Java has created it
     async with (
         aiochronicle.aopen_reader(root / "ticks", "service", timestamp="time") as ticks,
         aiochronicle.aopen_reader(root / "limits", codec=Limit) as changes,
@@ -61,7 +61,7 @@ async def serve(root: Path) -> int:
             if tick.price > limits.get(tick.symbol, float("inf")):
                 alerts.alert(tick.symbol, tick.price)
                 sent += 1
-            everything.commit()  # after the answer: a service that is killed in between repeats it
+            everything.commit()  # after the alert: a service that is killed in between repeats it
 
         @everything.on("closed")
         def stop(last: Tick) -> None:
@@ -74,7 +74,7 @@ async def serve(root: Path) -> int:
 
 
 def set_limits(root: Path) -> None:
-    """Write what another program of ours would: limits into a native queue, older than any tick."""
+    """Write limits into a native queue, as another program would; they are older than any tick."""
     with aiochronicle.open_writer(root / "limits", codec=Limit) as writer:
         for symbol, price in (("ALFA", 107.0), ("ECHO", 108.0)):
             writer.send(Limit(symbol, price), timestamp_ns=0)

@@ -1,6 +1,6 @@
 package ticks;
 
-/** What the service answers. */
+/** The alerts of the service. */
 public interface Alerts {
     void alert(String symbol, double price);
 

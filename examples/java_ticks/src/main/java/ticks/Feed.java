@@ -4,7 +4,7 @@ import net.openhft.chronicle.bytes.MethodReader;
 import net.openhft.chronicle.core.Jvm;
 import net.openhft.chronicle.queue.ChronicleQueue;
 
-/** Writes ticks to DIRECTORY/ticks, and reads the alerts that come back in DIRECTORY/alerts. */
+/** Writes ticks to DIRECTORY/ticks, and reads alerts from DIRECTORY/alerts. */
 public final class Feed implements Alerts {
     private static final String[] SYMBOLS = {"ALFA", "BRAVO", "ECHO"};
 

@@ -1,6 +1,6 @@
 package ticks;
 
-/** What the feed says; each call is a message. */
+/** The ticks of the feed; each call is a message. */
 public interface Ticks {
     void tick(Tick tick);
 
