@@ -4,13 +4,19 @@
  *   record PATH COUNT PARTS         as fast as it goes, nothing is removed: prints the real nanoseconds per message of
  *                                   each part
  *   longest PATH RATE SECONDS KEPT  so many messages a second, with retention: prints "percentile nanoseconds" lines,
- *                                   and for each append over 1 ms a line "long microseconds state stack"
+ *                                   "own nanoseconds" of the longest append that the host did not interrupt, "faults
+ *                                   count" of the thread, and for each append over 1 ms a line "long microseconds", what
+ *                                   the kernel counted for the thread meanwhile, ":", cause, state, stack
  *
  *   durable PATH                    for each number on standard input, so many messages, each flushed: prints "RESULT"
  *                                   and the nanoseconds of each on one line
  *
  * Another thread looks after the one that appends: when an append has taken 400 us, it reads the state of that thread
- * and the stack that it has in the kernel (as root; else the stack is "?"). All records have 100 bytes of payload. */
+ * and the stack that it has in the kernel (as root; else the stack is "?"). All records have 100 bytes of payload.
+ *
+ * What took the time of a long append follows from what the kernel counts for its thread. The time of the processor
+ * does not include what the host gave to others, if the kernel is told (CONFIG_PARAVIRT_TIME_ACCOUNTING): time that was
+ * neither spent running nor waiting, without a switch to another thread, was the host's. */
 #include "aiochronicle.h"
 #include "atomics.h"
 #include "os.h"
@@ -19,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -135,6 +142,52 @@ static void look(sight_t *sight) {
     if (used == 0) snprintf(sight->stack, sizeof sight->stack, "?");
 }
 
+/* What the kernel has counted for the thread that appends. */
+typedef struct account {
+    uint64_t cpu_ns, delay_ns; /* it ran, and was ready to run while another thread did */
+    long faults, disk_faults, sleeps, preemptions;
+} account_t;
+
+static account_t take_account(FILE *schedstat) {
+    account_t account = {.cpu_ns = ac_os_thread_cpu_ns()};
+    unsigned long long ran_ns, delay_ns;
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    account.faults = usage.ru_minflt;
+    account.disk_faults = usage.ru_majflt;
+    account.sleeps = usage.ru_nvcsw;
+    account.preemptions = usage.ru_nivcsw;
+    rewind(schedstat);
+    if (fscanf(schedstat, "%llu %llu", &ran_ns, &delay_ns) == 2) account.delay_ns = delay_ns;
+    return account;
+}
+
+static account_t subtract(account_t after, const account_t *before) {
+    after.cpu_ns -= before->cpu_ns;
+    after.delay_ns -= before->delay_ns;
+    after.faults -= before->faults;
+    after.disk_faults -= before->disk_faults;
+    after.sleeps -= before->sleeps;
+    after.preemptions -= before->preemptions;
+    return after;
+}
+
+static const char of_the_host[] = "the host had the processor";
+
+/* Which of them took most of the time. */
+static const char *find_cause(uint64_t taken_ns, const account_t *spent) {
+    uint64_t most_ns = taken_ns / 2;
+    if (spent->delay_ns > most_ns) return "another thread had the processor";
+    if (spent->cpu_ns > most_ns)
+        return spent->faults ? "ran, with page faults" : "ran, or interrupts did";
+    return spent->sleeps ? "slept" : of_the_host;
+}
+
+typedef struct lengthy {
+    uint64_t number, taken_ns;
+    account_t spent;
+} lengthy_t;
+
 static void *watch(void *unused) {
     uint64_t seen = 0;
     (void)unused;
@@ -177,19 +230,24 @@ static const char *describe(uint64_t number) {
 }
 
 static void longest(const char *path, uint64_t rate, uint64_t seconds, uint64_t kept_bytes) {
-    static uint64_t counts[BUCKETS], long_ns[LONG_MAX_KEPT], long_number[LONG_MAX_KEPT];
+    static uint64_t counts[BUCKETS];
+    static lengthy_t lengthy[LONG_MAX_KEPT];
     uint32_t long_count = 0;
-    uint64_t count = rate * seconds, max_ns = 0, before = 0;
+    uint64_t count = rate * seconds, max_ns = 0, own_max_ns = 0, before = 0;
     pthread_t watcher;
     ac_writer_t *writer = open_queue(path, kept_bytes);
     appender_tid = (int)gettid();
     if (pthread_create(&watcher, NULL, watch, NULL)) fail("thread", NULL);
+    FILE *schedstat = fopen("/proc/thread-self/schedstat", "re");
+    if (!schedstat) fail("schedstat", NULL);
+    account_t start = take_account(schedstat), last = start;
     uint64_t start_ns = ac_os_monotonic_ns();
     for (uint64_t i = 0; i < count; i++) {
         uint64_t due_ns = start_ns + i * 1000000000 / rate, now_ns = ac_os_monotonic_ns();
         /* A pause of 100 us, and what became due in it: 20 messages at 200,000 a second. */
         if (now_ns < due_ns) {
             ac_os_sleep_ns(100000);
+            last = take_account(schedstat);
             now_ns = ac_os_monotonic_ns();
         }
         ac_store_release_u64(&append_number, i + 1);
@@ -199,10 +257,14 @@ static void longest(const char *path, uint64_t rate, uint64_t seconds, uint64_t 
         ac_store_release_u64(&append_since_ns, 0);
         counts[bucket_of(taken_ns)]++;
         if (taken_ns > max_ns) max_ns = taken_ns;
+        int is_own = 1;
         if (taken_ns >= LONG_NS && long_count < LONG_MAX_KEPT) {
-            long_ns[long_count] = taken_ns;
-            long_number[long_count++] = i + 1;
+            account_t now = take_account(schedstat), spent = subtract(now, &last);
+            lengthy[long_count++] = (lengthy_t){i + 1, taken_ns, spent};
+            is_own = find_cause(taken_ns, &spent) != of_the_host;
+            last = now;
         }
+        if (is_own && taken_ns > own_max_ns) own_max_ns = taken_ns;
     }
     ac_store_relaxed_u32(&is_over, 1);
     pthread_join(watcher, NULL);
@@ -214,8 +276,19 @@ static void longest(const char *path, uint64_t rate, uint64_t seconds, uint64_t 
             printf("%g %llu\n", shares[next++] * 100, (unsigned long long)upper_end(bucket));
     }
     printf("100 %llu\n", (unsigned long long)max_ns);
-    for (uint32_t i = 0; i < long_count; i++)
-        printf("long %llu %s\n", (unsigned long long)(long_ns[i] / 1000), describe(long_number[i]));
+    printf("own %llu\n", (unsigned long long)own_max_ns);
+    printf("faults %ld\n", subtract(take_account(schedstat), &start).faults);
+    fclose(schedstat);
+    for (uint32_t i = 0; i < long_count; i++) {
+        const account_t *spent = &lengthy[i].spent;
+        printf("long %llu ran %llu waited %llu us, faults %ld + %ld, slept %ld, preempted %ld: %s; "
+               "%s\n",
+               (unsigned long long)(lengthy[i].taken_ns / 1000),
+               (unsigned long long)(spent->cpu_ns / 1000),
+               (unsigned long long)(spent->delay_ns / 1000), spent->faults, spent->disk_faults,
+               spent->sleeps, spent->preemptions, find_cause(lengthy[i].taken_ns, spent),
+               describe(lengthy[i].number));
+    }
     close_queue(writer);
 }
 

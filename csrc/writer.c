@@ -29,7 +29,7 @@ ac_writer_t *ac_writer_allocate(const ac_writer_config_t *config) {
     writer->sealing_tail = &writer->sealing;
     ac_writer_init_failures(writer);
     writer->ahead = 4 * AC_POPULATE_STEP;
-    writer->piece = AC_POPULATE_PIECE;
+    writer->piece = AC_PIECE_SYNCED;
     writer->pages.run = ac_writer_housekeep_pages;
     writer->pages.forked = on_fork;
     writer->pages.lane = AC_LANE_MEMORY;

@@ -145,6 +145,8 @@ struct ac_writer {
     ac_liveness_t liveness;
     uint64_t cached_from; /* disk lane: the oldest segment of ours that may be in the page cache */
     uint64_t entered_ns;  /* appender: when the active segment became active */
+    uint64_t refreshed_ns, refreshed_segment; /* memory lane: the last turn of writer_refresh.c … */
+    uint64_t refreshed_offset;                /* … and where the writer was then; atomic */
 
     pthread_mutex_t lock_mutex; /* held while the locks are checked */
     pthread_mutex_t retain_mutex;
@@ -318,6 +320,9 @@ void ac_writer_roll_after(ac_writer_t *writer, uint64_t first_timestamp_ns);
 int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err);
 int ac_writer_populate_ahead(ac_writer_t *writer); /* one step; 1 = there may be more */
 void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
+
+/* writer_refresh.c, housekeeper: when its next turn is due; UINT64_MAX = when the writer has moved. */
+uint64_t ac_writer_refresh_pages(ac_writer_t *writer);
 
 /* writer_clock.c. The timestamp from which a new writer continues: the last record's, or a promise of its
  * predecessor. A promise that is not credible is revoked. */

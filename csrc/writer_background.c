@@ -63,7 +63,7 @@ uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns) {
     do
         prepare(writer);
     while (ac_writer_populate_ahead(writer) == 1);
-    return UINT64_MAX;
+    return writer->config.inline_housekeeping ? UINT64_MAX : ac_writer_refresh_pages(writer);
 }
 
 static ac_writer_t *of_flush(ac_task_t *task) {
@@ -111,6 +111,8 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
         ac_writer_log_clock(writer, now_ns);
         ac_writer_notice_settings(writer);
         ac_writer_report(writer, now_ns, 1);
+        if (ac_load_relaxed_u64(&writer->offset) != ac_load_relaxed_u64(&writer->refreshed_offset))
+            ac_housekeeper_nudge(&writer->pages);
         writer->heartbeat_due_ns = next_moment(now_ns, HEARTBEAT_NS);
         enum ac_write_back due = ac_writer_find_write_back(writer, now_ns);
         if (due != AC_WRITE_BACK_NOTHING) {

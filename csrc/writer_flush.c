@@ -212,8 +212,7 @@ static void note_durable(const flushing_t *flushing) {
     pthread_mutex_lock(&writer->mutex);
     if (writer->map == flushing->map) {
         if (flushing->to > writer->synced) writer->synced = flushing->to;
-        writer->piece =
-            flushing->to - flushing->from < AC_FEW_BYTES ? AC_POPULATE_PIECE : AC_POPULATE_STEP;
+        writer->piece = flushing->to - flushing->from < AC_FEW_BYTES ? AC_PIECE_SYNCED : AC_PIECE;
     } else { /* rolled meanwhile: its entry in the list continues from here */
         for (ac_sealing_t *sealing = writer->sealing; sealing; sealing = sealing->next)
             if (sealing->map == flushing->map && flushing->to > sealing->synced)

@@ -79,7 +79,7 @@ void ac_writer_set_limits(ac_writer_t *writer) {
  * filled before there can have been a flush. */
 static uint64_t piece_to_fill(ac_writer_t *writer) {
     if (ac_load_relaxed_u64(&writer->offset) - writer->synced >= AC_FEW_BYTES)
-        writer->piece = AC_POPULATE_STEP;
+        writer->piece = AC_PIECE;
     return writer->piece;
 }
 

@@ -4,6 +4,8 @@
 #include "queue.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 enum { SEGMENT = 16 << 10 };
 
@@ -136,10 +138,10 @@ static uint64_t longest_fill(const char *path, int flush_mode, int every) {
 
 /* A sync writes all of each folio that it meets, and these are as large as the writes that filled them. */
 TEST(pages_are_filled_in_small_pieces_for_whoever_flushes_little) {
-    CHECK_EQUAL(longest_fill(check_path("never"), AC_FLUSH_ASYNC, 1000), AC_POPULATE_STEP);
-    CHECK_EQUAL(longest_fill(check_path("much"), AC_FLUSH_ASYNC, 20), AC_POPULATE_STEP);
-    CHECK_EQUAL(longest_fill(check_path("little"), AC_FLUSH_ASYNC, 1), AC_POPULATE_PIECE);
-    CHECK_EQUAL(longest_fill(check_path("sync"), AC_FLUSH_SYNC, 1000), AC_POPULATE_PIECE);
+    CHECK_EQUAL(longest_fill(check_path("never"), AC_FLUSH_ASYNC, 1000), AC_PIECE);
+    CHECK_EQUAL(longest_fill(check_path("much"), AC_FLUSH_ASYNC, 20), AC_PIECE);
+    CHECK_EQUAL(longest_fill(check_path("little"), AC_FLUSH_ASYNC, 1), AC_PIECE_SYNCED);
+    CHECK_EQUAL(longest_fill(check_path("sync"), AC_FLUSH_SYNC, 1000), AC_PIECE_SYNCED);
 }
 
 static void append_large(ac_writer_t *writer) {
@@ -449,4 +451,94 @@ TEST(without_pages_nothing_is_appended_behind_a_roll) {
     for (int i = 0; i < 100; i++)
         append_large(writer);
     close_and_verify(writer);
+}
+
+/* ---- pages that were written back before the appender came to them ---- */
+
+/* As the kernel does on its own when the disk is busy. */
+static void write_back(const ac_writer_t *writer) {
+    CHECK_EQUAL(fdatasync(writer->map->fd), 0);
+}
+
+static long faults_of(ac_writer_t *writer, int records) {
+    struct rusage before, after;
+    getrusage(RUSAGE_THREAD, &before);
+    append_numbered(writer, records);
+    getrusage(RUSAGE_THREAD, &after);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+enum { RECORDS_OF_A_PAGE = 4096 / 64, PAGES = 16 };
+
+static ac_writer_t *open_with_pages_ahead(uint64_t segment_size) {
+    ac_writer_config_t config = small_queue(segment_size);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_error_t why;
+    append_numbered(writer, 10 * RECORDS_OF_A_PAGE);
+    while (ac_writer_populate_ahead(writer) == 1)
+        continue;
+    CHECK_OK(ac_writer_prepare_next(writer, &why), why);
+    CHECK(ac_writer_refresh_pages(writer) != UINT64_MAX);
+    return writer;
+}
+
+TEST(pages_that_were_written_back_can_be_stored_into_before_the_appender_is_there) {
+#ifdef __SANITIZE_THREAD__ /* whose own memory faults as often */
+    return;
+#endif
+    ac_writer_t *writer = open_with_pages_ahead(16 << 20);
+    append_numbered(writer, 1);
+    write_back(writer);
+    long control = faults_of(writer, PAGES * RECORDS_OF_A_PAGE);
+    write_back(writer);
+    CHECK(ac_writer_refresh_pages(writer) != UINT64_MAX);
+    long faults = faults_of(writer, (PAGES - 1) * RECORDS_OF_A_PAGE);
+    /* On tmpfs nothing is written back. */
+    CHECK(control == 0 || control >= PAGES / 2);
+    CHECK(faults <= control / 4);
+    close_writer(writer);
+}
+
+TEST(so_can_those_at_the_beginning_of_the_next_segment) {
+#ifdef __SANITIZE_THREAD__
+    return;
+#endif
+    ac_writer_t *writer = open_with_pages_ahead(256 << 10);
+    while (writer->segment_size - writer->offset > 2 * 4096)
+        append_numbered(writer, 1);
+    CHECK_EQUAL(fdatasync(writer->next->fd), 0);
+    CHECK(ac_writer_refresh_pages(writer) != UINT64_MAX);
+    uint64_t rolls = writer->rolls;
+    while (writer->rolls == rolls)
+        append_numbered(writer, 1);
+    CHECK(faults_of(writer, 4 * RECORDS_OF_A_PAGE) <= 1);
+    close_writer(writer);
+}
+
+TEST(a_writer_at_rest_is_looked_at_once_and_again_when_it_moved) {
+    ac_writer_t *writer = open_with_pages_ahead(1 << 20);
+    CHECK_EQUAL(ac_writer_refresh_pages(writer), UINT64_MAX);
+    append_numbered(writer, 1);
+    uint64_t now_ns = ac_os_monotonic_ns(), next_ns = ac_writer_refresh_pages(writer);
+    CHECK(next_ns > now_ns && next_ns <= ac_os_monotonic_ns() + 1000000000);
+    CHECK_EQUAL(ac_writer_refresh_pages(writer), UINT64_MAX);
+    close_writer(writer);
+}
+
+/* Nudged by the heartbeat, because the appender has no reason to come by. */
+TEST(the_heartbeat_has_the_pages_of_a_writer_looked_at_that_has_moved) {
+    ac_writer_config_t config = small_queue(1 << 20);
+    config.inline_housekeeping = 0;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 1);
+    for (int waits = 0; ac_load_relaxed_u64(&writer->refreshed_offset) != writer->offset; waits++) {
+        CHECK(waits < 5000);
+        ac_os_sleep_ns(1000000);
+    }
+    append_numbered(writer, 1);
+    for (int waits = 0; ac_load_relaxed_u64(&writer->refreshed_offset) != writer->offset; waits++) {
+        CHECK(waits < 5000);
+        ac_os_sleep_ns(1000000);
+    }
+    close_writer(writer);
 }

@@ -154,13 +154,17 @@ TEST(a_forked_childs_writer_is_closed) {
         CHECK_EQUAL(ac_writer_flush(writer, &err), AC_E_FORKED);
         CHECK_EQUAL(ac_writer_heartbeat(writer, AC_NOW, &err), AC_E_FORKED);
         ac_writer_free(writer);
+#ifndef __SANITIZE_THREAD__ /* which allows a child of threads no thread of its own */
         writer = open_java();
         CHECK_EQUAL(append(writer, "c"), (5ll << 32) + 1);
         ac_writer_free(writer);
+#endif
         _exit(0);
     }
     CHECK_EQUAL(waitpid(child, &status, 0), child);
     CHECK_EQUAL(status, 0);
+#ifndef __SANITIZE_THREAD__
     CHECK_EQUAL(append(writer, "d"), (5ll << 32) + 2);
+#endif
     ac_writer_free(writer);
 }
