@@ -27,6 +27,7 @@ from aiochronicle import (
     Router,
     backup,
     convert,
+    cq4,
     list_dead_letters,
     list_recovered,
     open_group,
@@ -582,6 +583,62 @@ def test_a_java_queue_has_no_place_for_them(samples: Path, tmp_path: Path) -> No
         with pytest.raises(NotSupported, match="key and headers"):
             writer.append_many([b"x"], headers=[{"a": b""}])
         writer.append(b"x", key=None, headers={})
+
+
+def test_a_java_queue_has_them_in_fields(tmp_path: Path, rng: random.Random) -> None:
+    """Also payloads that look like these fields come back as they were."""
+    begin = cq4.encode_fields({"aiochronicle": 1})
+    cases = [
+        *SAMPLES,
+        (begin, None, {}),
+        (begin + rng.randbytes(20), None, {}),
+        (cq4.encode_fields({"aiochronicle": 1, "payload": b"x"}), None, {}),
+        (cq4.encode_fields({"aiochronicle": 1, "payload": b"x"}), b"k", {"aiochronicle": b""}),
+        *(
+            (
+                rng.randbytes(rng.randint(1, 300)),
+                rng.choice((None, rng.randbytes(rng.randint(0, 300)))),
+                {f"h{i}": rng.randbytes(i) for i in range(rng.randint(0, 64))},
+            )
+            for _ in range(50)
+        ),
+    ]
+    cases = [(payload or b"x", key, headers) for payload, key, headers in cases]
+    with open_writer(tmp_path / "native") as writer:
+        for payload, key, headers in cases:
+            writer.append(payload, key=key, headers=headers)
+    report = convert(tmp_path / "native", tmp_path / "java", headers="field")
+    assert not any("headers" in line for line in report.not_carried)
+    for payload, _, headers in read_all(tmp_path / "java"):
+        assert not headers
+        if not payload.startswith(begin):
+            assert any(payload == case[0] for case in cases)
+    convert(tmp_path / "java", tmp_path / "back", headers="field")
+    assert read_all(tmp_path / "back") == cases
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"payload": "text"},
+        {"key": b"k"},
+        {"payload": b"", "more": 1},
+        {"payload": b"", "headers": ["a"]},
+        {"payload": b"", "headers": ["a", b"", "a", b""]},
+        {"payload": b"", "headers": [b"a", b""]},
+        {"payload": b"", "headers": [part for i in range(65) for part in (f"{i}", b"")]},
+    ],
+)
+def test_a_java_document_of_another_program_stays_as_it_is(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    document = cq4.encode_fields({"aiochronicle": 1, **fields})
+    with open_writer(tmp_path / "java", format="cq4") as writer:
+        writer.append(document)
+    convert(tmp_path / "java", tmp_path / "native", headers="field")
+    assert read_all(tmp_path / "native") == [(document, None, {})]
+    with pytest.raises(InvalidArgument, match="headers"):
+        convert(tmp_path / "java", tmp_path / "other", headers="maps")  # type: ignore[arg-type]
 
 
 def test_a_killed_writer_loses_none(tmp_path: Path) -> None:

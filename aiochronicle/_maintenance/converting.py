@@ -20,14 +20,17 @@ from aiochronicle.errors import InvalidArgument, PositionLost
 __all__ = ["ConvertProgress", "ConvertReport", "convert"]
 
 _BATCH = 1024
-_LOST = {
-    "cq4": (
+
+
+def _lost(into: str, *, with_headers: bool) -> tuple[str, ...]:
+    if into == "native":
+        return ("indexes: seqs begin with 0",)
+    kinds = "types, causes, expiry" if with_headers else "types, causes, expiry, keys and headers"
+    return (
         "times within a cycle: put them into the payload, or keep the native queue",
-        "types, causes, expiry, keys and headers: a message of a Java queue is its payload",
+        f"{kinds}: a message of a Java queue is its payload",
         "seqs: Java numbers by cycle",
-    ),
-    "native": ("indexes: seqs begin with 0",),
-}
+    )
 
 
 class ConvertProgress(HtmlStruct, frozen=True, kw_only=True):
@@ -61,6 +64,7 @@ def convert(
     roll_cycle: str = "FAST_DAILY",
     epoch: int = 0,
     timestamp: Any = None,
+    headers: Literal["drop", "field"] = "drop",
     on_corrupt: Literal["raise", "skip"] = "raise",
     progress: Callable[[ConvertProgress], object] | None = None,
 ) -> ConvertReport:
@@ -69,6 +73,10 @@ def convert(
     Messages keep their order and payloads, and named readers their positions. A native message goes into the
     cycle (``roll_cycle``, ``epoch``) of its time. A message of a Java queue gets the time that ``timestamp``
     finds, as in ``open_reader``, otherwise that of its cycle.
+
+    A Java queue has no place for keys and headers, so they are left out. With ``headers="field"`` a message
+    that has any becomes a Java document with the fields ``key``, ``headers`` and ``payload``, and is turned
+    back by the same parameter (docs/guide/java.md).
 
     Messages appended after it began are not converted. It needs memory for some thousand messages. The new
     queue appears when it is complete and on disk. If it is killed before, it leaves a hidden directory, which
@@ -82,6 +90,7 @@ def convert(
     """
     path = Path(pathname("source", source))
     place = Path(os.path.abspath(pathname("target", target)))
+    with_headers = bool(one_of("headers", {"drop": 0, "field": 1}, headers))
     one_of("on_corrupt", dict.fromkeys(("raise", "skip")), on_corrupt)
     info = inspect(path)
     into: Literal["native", "cq4"] = "cq4" if info.format == "native" else "native"
@@ -90,7 +99,7 @@ def convert(
     with storage_errors(place):
         refuse_occupied(place)
         with hidden(place, "converting") as part:
-            work = _Work(path, part / "queue", into, progress or (lambda _: None))
+            work = _Work(path, part / "queue", into, with_headers, progress or (lambda _: None))
             work.run(
                 {"on_corrupt": on_corrupt, "timestamp": timestamp},
                 {"format": "cq4", "roll_cycle": roll_cycle, "epoch": epoch}
@@ -106,7 +115,7 @@ def convert(
         messages=work.messages,
         readers=len(work.placed),
         times_raised=work.times_raised,
-        not_carried=_LOST[into],
+        not_carried=_lost(into, with_headers=with_headers),
         skipped=work.skipped,
     )
 
@@ -115,12 +124,18 @@ class _Work:
     """One conversion."""
 
     def __init__(
-        self, source: Path, part: Path, into: str, tell: Callable[[ConvertProgress], object]
+        self,
+        source: Path,
+        part: Path,
+        into: str,
+        with_headers: bool,
+        tell: Callable[[ConvertProgress], object],
     ) -> None:
         self._source = source
         self._part = part
         self._into = into
         self._over_gaps = False
+        self._with_headers = with_headers
         self._tell = tell
         self._now_ns = 0
         self.messages = self.times_raised = self.skipped = 0
@@ -185,6 +200,16 @@ class _Work:
         if message.timestamp_ns < self._now_ns:
             self.times_raised += 1
         self._now_ns = max(self._now_ns, message.timestamp_ns)
+        if not self._with_headers:
+            if self._into == "cq4":
+                return writer.append(message.payload)
+            return writer.append(message.payload, timestamp_ns=self._now_ns)
+        from aiochronicle._maintenance.java_headers import unwrap, wrap  # imports aiochronicle.cq4
+
         if self._into == "cq4":
-            return writer.append(message.payload)
-        return writer.append(message.payload, timestamp_ns=self._now_ns)
+            return writer.append(wrap(message))
+        payload, key, headers = unwrap(message.payload)
+        try:
+            return writer.append(payload, timestamp_ns=self._now_ns, key=key, headers=headers)
+        except InvalidArgument:  # more headers than a message may have: it is another program's
+            return writer.append(message.payload, timestamp_ns=self._now_ns)

@@ -277,6 +277,10 @@ def convert(
             metavar="FIELD", help="for a Java queue: the field with the time, in nanoseconds"
         ),
     ] = None,
+    headers: Annotated[
+        Literal["drop", "field"],
+        Parameter(help="keys and headers: left out, or in fields of a Java document"),
+    ] = "drop",
     skip_corrupt: Annotated[
         bool, Parameter(negative=(), show_default=False, help="step over damaged messages")
     ] = False,
@@ -296,6 +300,7 @@ def convert(
             target,
             roll_cycle=roll_cycle,
             timestamp=timestamp,
+            headers=headers,
             on_corrupt="skip" if skip_corrupt else "raise",
             progress=lambda step: advance("convert", step.messages, step.messages_total),
         )

@@ -15,6 +15,8 @@ import java.time.LocalDate;
 import java.time.LocalDateTime;
 import java.time.LocalTime;
 import java.time.ZonedDateTime;
+import java.util.LinkedHashMap;
+import java.util.Map;
 import java.util.UUID;
 
 /** Values as bytes of the queue's wire, without a queue. */
@@ -136,9 +138,27 @@ final class Wires {
                 Bytes<?> text = Bytes.allocateElasticOnHeap();
                 wire.copyTo(WireType.TEXT.apply(text));
                 return text.toString();
+            case "carried": // key, headers and payload, as aiochronicle's convert writes them
+                return carried(wire);
             default:
                 return in.object();
         }
+    }
+
+    private static Map<String, Object> carried(Wire wire) {
+        Map<String, Object> fields = new LinkedHashMap<>();
+        fields.put("aiochronicle", wire.read("aiochronicle").int32());
+        fields.put("key", wire.read("key").bytes());
+        Map<String, byte[]> headers = new LinkedHashMap<>();
+        wire.read("headers").sequence(headers, (map, value) -> {
+            while (value.hasNextSequenceItem()) {
+                String name = value.text();
+                map.put(name, value.bytes());
+            }
+        });
+        fields.put("headers", headers);
+        fields.put("payload", wire.read("payload").bytes());
+        return fields;
     }
 
     /** The chain [["to", args], ["say", args]], each on what the one before returned. */
