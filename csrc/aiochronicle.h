@@ -980,14 +980,17 @@ AC_API int ac_queue_forget_reader(const char *path, const char *name, ac_error_t
 #define AC_GROUP_LIMIT_MAX 1048576u
 #define AC_GROUP_DELAY_MAX_MS 86400000u /* of leases, too */
 
+#define AC_TURNS_QUEUES 16384
+
 typedef struct ac_group ac_group_t;
+typedef struct ac_turns ac_turns_t;
 
 typedef struct ac_group_config {
     const char *name;
     uint32_t lease_ms;
     uint32_t limit; /* how many messages may be claimed, counted from the oldest unfinished one */
     uint32_t max_deliver; /* 0 = no limit */
-    int by_key;
+    int by_key; /* 1 = within this queue, 2 = over all queues of a topic: see ac_turns_open */
     uint64_t dead_letter; /* a hash of the path; 0 = none */
     int adopt;            /* the name may be a reader's, whose position the group takes over */
 } ac_group_config_t;
@@ -1028,6 +1031,21 @@ typedef struct ac_group_info {
  * name. */
 AC_API int ac_group_inspect(const char *path, const char *name, ac_group_info_t *out,
                             ac_error_t *err);
+
+/* By key over all queues of a topic with many writers: whose turn it is. The same in all queues of one member; it is
+ * freed after the groups. `topic` is the directory that has readers/. */
+AC_API int ac_turns_open(const char *topic, const char *name, unsigned mode, ac_turns_t **out,
+                         ac_error_t *err);
+AC_API void ac_turns_free(ac_turns_t *turns);
+/* Removes the file, if there is one. AC_E_READER_BUSY: members are open. */
+AC_API int ac_turns_remove(const char *topic, const char *name, ac_error_t *err);
+/* The ids of the queues that members have joined; at most AC_TURNS_QUEUES. Returns how many. */
+AC_API size_t ac_turns_queues(ac_turns_t *turns, uint64_t *ids);
+/* Keys wait, since the last call, for messages of queues that this member has not joined: their ids, likewise. */
+AC_API size_t ac_turns_unknown(ac_turns_t *turns, uint64_t *ids);
+/* No key waits any more for messages of this queue that its files say are done; or for any of it, since it is gone. */
+AC_API int ac_turns_settle(ac_turns_t *turns, const char *queue, const char *name, ac_error_t *err);
+AC_API void ac_turns_forget(ac_turns_t *turns, uint64_t queue_id);
 
 /* Walks and checks every record of every segment. Returns the number of corrupt places; the first is in
  * *err. Never writes. */

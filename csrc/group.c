@@ -24,6 +24,10 @@
  *        CLAIMED  -> CLAIMED  a member that finds the tick past or the owner dead      (attempt + 1)
  *        older lap-> CLAIMED  a slot of an earlier lap is free: its message is before the mark
  *
+ *    No member keeps a list of deadlines, or of messages that were acknowledged out of order. A sorted one (sortedcontainers, on
+ *    the Python side) was tried and left out: a slot is found by its seq, the mark passes over what is DONE, and looking through a
+ *    window for what came back happens every few ms at most, and reads 8 bytes per message.
+ *
  *    The owner settles a claim by the whole word that it got. If another has it by now, the attempt or the owner
  *    differs; if it has itself again, the tick does. So a late ack is refused.
  *
@@ -54,6 +58,7 @@
 
 #include "crc32.h"
 #include "error.h"
+#include "group_turns.h"
 #include "lock_holder.h"
 #include "log.h"
 #include "os.h"
@@ -125,7 +130,7 @@ static ac_group_header_t wanted_header(const opening_t *opening) {
         .limit = config->limit,
         .lease_ms = config->lease_ms,
         .max_deliver = config->max_deliver,
-        .by_key = config->by_key != 0,
+        .by_key = (uint32_t)config->by_key,
         .dead_letter = config->dead_letter,
         .boot = ac_os_boot_id(),
         .clock = ac_os_clock_namespace(),
@@ -579,7 +584,8 @@ static int check_config(const ac_reader_t *walker, const ac_group_config_t *conf
                        "a group needs the seqs of a queue that aiochronicle wrote; this one is "
                        "another program's");
     if (config->limit < 1 || config->limit > AC_GROUP_LIMIT_MAX || config->lease_ms < 1 ||
-        config->lease_ms > AC_GROUP_DELAY_MAX_MS || config->max_deliver >= AC_ATTEMPT_MAX)
+        config->lease_ms > AC_GROUP_DELAY_MAX_MS || config->max_deliver >= AC_ATTEMPT_MAX ||
+        config->by_key < 0 || config->by_key > 2)
         return ac_fail(err, AC_E_ARGUMENT, 0, walker->dir.path, 0,
                        "settings of a group: 1 to %u messages in flight, a lease of 1 ms to a day, "
                        "at most %u deliveries",
@@ -729,6 +735,7 @@ static void on_fork(ac_task_t *task) {
 void ac_group_close(ac_group_t *group) {
     ac_error_t ignored;
     ac_message_t message;
+    ac_turns_leave(group);
     if (ac_load_relaxed_u32(&group->state) != AC_STATE_OPEN) return;
     ac_housekeeper_remove(&group->task);
     ac_group_free_claims(group->slots, group->mask + 1, group->owner, ac_group_tick());

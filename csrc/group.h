@@ -114,8 +114,8 @@ typedef struct ac_passed {
     uint32_t epoch; /* of the record, for the position after it */
 } ac_passed_t;
 
-/* By key: the seq of the previous message with the same key, plus one; 0 = there is none in the window.
- * Negative: failed. */
+/* By key, within a queue: the seq of the previous message with the same key, plus one; 0 = there is none in the
+ * window. Over all queues of a topic: the number of the key. Negative: failed. */
 typedef int (*ac_group_key_t)(void *context, const ac_message_t *message, uint64_t *after);
 
 struct ac_group {
@@ -139,12 +139,16 @@ struct ac_group {
     uint32_t checked_tick; /* when the members' liveness was last checked */
     enum ac_check check;
     int by_key;
-    uint64_t stored_seq; /* the position that we stored last is after this one; 0 = none */
-    uint64_t in_flight;  /* claimed by this handle and not settled, as far as it knows */
+    ac_turns_t *turns;    /* by key, over all queues of a topic; NULL = within this queue */
+    struct ac_turn *turn; /* … by seq, as the slots */
+    uint64_t stored_seq;  /* the position that we stored last is after this one; 0 = none */
+    uint64_t in_flight;   /* claimed by this handle and not settled, as far as it knows */
     ac_group_entry_t *entry;
 
     /* Cold. */
     uint32_t max_deliver;
+    uint32_t turn_index;
+    ac_group_t *next_joined;
     uint32_t state; /* an enum ac_state */
     int others;     /* the last scan of the slots found claims of others … */
     int delayed;    /* … or messages whose delay is not over */
@@ -188,6 +192,9 @@ void ac_group_undo(ac_group_t *group, uint64_t seq, uint64_t word);
 uint64_t ac_group_advance(ac_group_t *group);
 /* Passes the next message, claimed or not: 1; 0 = there is none; or an error. */
 int ac_group_pass(ac_group_t *group, ac_message_t *out, ac_error_t *err);
+/* Passes everything that there is room for: 0, or an error. */
+int ac_group_pass_all(ac_group_t *group, int in_loop, ac_error_t *err);
+int ac_group_is_done(const ac_group_t *group, uint64_t seq);
 /* Frees the claims of a member that is gone. */
 void ac_group_free_claims(uint64_t *slots, uint64_t count, uint32_t owner, uint32_t now);
 
@@ -202,5 +209,16 @@ int ac_group_check_open(const ac_group_t *group, ac_error_t *err);
 int ac_group_is_sound(const ac_group_header_t *header, uint64_t file_bytes);
 /* As ac_reader_park. */
 int ac_group_park(ac_group_t *group, uint64_t *poll_max_ns, ac_error_t *err);
+
+/* group_info.c. What a group has done, as its files say; `slots` is NULL if they do not, and is the caller's to free. */
+typedef struct ac_group_done {
+    uint64_t *slots;
+    uint32_t count;
+    uint64_t low;
+    uint64_t queue_id;
+} ac_group_done_t;
+
+int ac_group_read_done(const char *path, const char *name, ac_group_done_t *out, ac_error_t *err);
+int ac_group_was_done(const ac_group_done_t *read, uint64_t seq);
 
 #endif

@@ -150,29 +150,62 @@ static void find_oldest(const char *path, ac_group_info_t *out) {
     ac_reader_free(reader);
 }
 
+static int open_look(look_t *look, const char *path, const char *name, ac_group_info_t *out,
+                     ac_error_t *err) {
+    int rc = ac_reader_name_check(name, path, err);
+    if (rc == AC_OK) rc = ac_directory_init(&look->dir, path, 0600, 0, err);
+    if (rc != AC_OK) return rc;
+    look->dir_fd = ac_directory_open(&look->dir, err);
+    if (look->dir_fd < 0) return look->dir_fd;
+    rc =
+        ac_control_open(&look->dir, look->dir_fd, AC_CONTROL_READ_ONLY, 0, &look->control_map, err);
+    if (rc == AC_OK) {
+        look->readers_fd = ac_directory_readers(&look->dir, look->dir_fd, 0, &look->readers, err);
+        rc = look->readers_fd == AC_E_NOT_FOUND ? fail_unknown(look, name, err)
+             : look->readers_fd < 0             ? look->readers_fd
+                                                : AC_OK;
+    }
+    return rc == AC_OK ? open_state(look, name, out, err) : rc;
+}
+
+static void close_look(look_t *look) {
+    free(look->slots);
+    ac_map_release(look->control_map);
+    ac_os_close(look->fd);
+    ac_os_close(look->readers_fd);
+    ac_os_close(look->dir_fd);
+}
+
 int ac_group_inspect(const char *path, const char *name, ac_group_info_t *out, ac_error_t *err) {
     look_t look = {.dir_fd = -1, .readers_fd = -1, .fd = -1};
     memset(out, 0, sizeof *out);
-    int rc = ac_reader_name_check(name, path, err);
-    if (rc == AC_OK) rc = ac_directory_init(&look.dir, path, 0600, 0, err);
-    if (rc != AC_OK) return rc;
-    look.dir_fd = ac_directory_open(&look.dir, err);
-    if (look.dir_fd < 0) return look.dir_fd;
-    rc = ac_control_open(&look.dir, look.dir_fd, AC_CONTROL_READ_ONLY, 0, &look.control_map, err);
-    if (rc == AC_OK) {
-        look.readers_fd = ac_directory_readers(&look.dir, look.dir_fd, 0, &look.readers, err);
-        rc = look.readers_fd == AC_E_NOT_FOUND ? fail_unknown(&look, name, err)
-             : look.readers_fd < 0             ? look.readers_fd
-                                               : AC_OK;
-    }
-    if (rc == AC_OK) rc = open_state(&look, name, out, err);
+    int rc = open_look(&look, path, name, out, err);
     if (rc == AC_OK) rc = read_position(&look, name, err);
     if (rc == AC_OK) rc = fill(&look, out, err);
     if (rc == AC_OK) find_oldest(path, out);
-    free(look.slots);
-    ac_map_release(look.control_map);
-    ac_os_close(look.fd);
-    ac_os_close(look.readers_fd);
-    ac_os_close(look.dir_fd);
+    close_look(&look);
     return rc;
+}
+
+int ac_group_read_done(const char *path, const char *name, ac_group_done_t *out, ac_error_t *err) {
+    look_t look = {.dir_fd = -1, .readers_fd = -1, .fd = -1};
+    ac_group_info_t info = {0};
+    int rc = open_look(&look, path, name, &info, err);
+    if (rc == AC_OK && info.current) rc = read_slots(&look, err);
+    if (rc == AC_OK) {
+        *out = (ac_group_done_t){.slots = look.slots,
+                                 .count = look.header.slots,
+                                 .low = look.header.low,
+                                 .queue_id = look.header.queue_id};
+        look.slots = NULL;
+    }
+    close_look(&look);
+    return rc;
+}
+
+int ac_group_was_done(const ac_group_done_t *read, uint64_t seq) {
+    if (!read->slots) return 0;
+    ac_word_t word = ac_word_unpack(read->slots[seq & (read->count - 1)]);
+    int16_t ahead = (int16_t)(uint16_t)(word.lap - (uint32_t)(seq >> __builtin_ctz(read->count)));
+    return seq < read->low || ahead > 0 || (ahead == 0 && word.state == AC_SLOT_DONE);
 }

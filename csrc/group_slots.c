@@ -2,6 +2,7 @@
 #include "group.h"
 
 #include "error.h"
+#include "group_turns.h"
 #include "os.h"
 
 #include <string.h>
@@ -36,7 +37,7 @@ static int is_due(const ac_word_t *word, uint32_t now) {
     return word->attempt == 0 || ac_tick_is_past(word->tick, now);
 }
 
-static int is_done(const ac_group_t *group, uint64_t seq) {
+int ac_group_is_done(const ac_group_t *group, uint64_t seq) {
     if (seq < group->low) return 1;
     ac_word_t word = word_for(group, seq, ac_load_seq_cst_u64(ac_group_slot(group, seq)));
     return word.state == AC_SLOT_DONE;
@@ -123,6 +124,7 @@ static int pass_missing(ac_group_t *group, uint64_t until) {
         before.seq = seq;
         before.offset = before.end;
         group->passed[seq & group->mask] = before;
+        if (group->turns) ac_turns_note_missing(group, seq);
         group->next++;
         ac_group_advance(group);
     }
@@ -185,7 +187,8 @@ static int pass_one(ac_group_t *group, int in_loop, int wanted, ac_message_t *ou
         ac_reader_unread(walker, out);
         return ac_fail(err, AC_E_INTERRUPTED, 0, walker->dir.path, 0, "the key is not known");
     }
-    note_passed(group, out, after);
+    note_passed(group, out, group->turns ? 0 : after);
+    if (group->turns) ac_turns_note(group, out->seq, out->timestamp_ns, (uint32_t)after);
     return 1;
 }
 
@@ -216,7 +219,7 @@ static int claim_next(ac_group_t *group, int in_loop, uint32_t now, ac_message_t
 }
 
 /* By key, everything that there is room for is passed before a message is chosen. */
-static int pass_all(ac_group_t *group, int in_loop, ac_error_t *err) {
+int ac_group_pass_all(ac_group_t *group, int in_loop, ac_error_t *err) {
     ac_message_t message;
     int rc = 1;
     while (rc == 1 && !is_full(group))
@@ -246,17 +249,22 @@ static int is_back(const ac_group_t *group, const ac_word_t *word, lives_t *live
            (ac_tick_is_past(word->tick, now) || is_dead(group, lives, word->owner));
 }
 
-/* The first passed message from `seq` on that is not claimed: 1 = found. */
+/* The first passed message from `seq` on that is not claimed: 1 = found, 0 = none, or an error. */
 static int find_back(ac_group_t *group, uint64_t *seq, uint64_t *bits, ac_word_t *word,
-                     lives_t *lives, uint32_t now) {
+                     lives_t *lives, uint32_t now, ac_error_t *err) {
+    int rc;
     for (; *seq < group->next; ++*seq) {
         *bits = ac_load_seq_cst_u64(ac_group_slot(group, *seq));
         *word = word_for(group, *seq, *bits);
         if (word->state == AC_SLOT_DONE) continue;
         const ac_passed_t *passed = &group->passed[*seq & group->mask];
-        if (passed->after != 0 && !is_done(group, passed->after - 1)) continue;
-        if (is_back(group, word, lives, now)) return 1;
-        if (word->state == AC_SLOT_FREE)
+        if (passed->after != 0 && !ac_group_is_done(group, passed->after - 1)) continue;
+        if (is_back(group, word, lives, now)) {
+            /* The word was read before: see the head of group_turns.c. */
+            rc = group->turns ? ac_turns_is_due(group, *seq, err) : 1;
+            if (rc != 0) return rc;
+            group->others = 1;
+        } else if (word->state == AC_SLOT_FREE)
             group->delayed = 1;
         else if (word->owner != group->owner)
             group->others = 1;
@@ -297,9 +305,10 @@ static int claim_back_from(ac_group_t *group, uint64_t seq, lives_t *lives, uint
                            ac_message_t *out, uint64_t *word, ac_error_t *err) {
     uint64_t bits;
     ac_word_t before;
-    for (; find_back(group, &seq, &bits, &before, lives, now); seq++) {
+    int rc;
+    for (; (rc = find_back(group, &seq, &bits, &before, lives, now, err)) == 1; seq++) {
         if (!claim(group, seq, bits, &before, now, word)) continue;
-        int rc = read_again(group, seq, out, err);
+        rc = read_again(group, seq, out, err);
         if (rc == STEPPED_OVER) {
             ac_group_ack(group, seq, *word);
             continue;
@@ -308,7 +317,7 @@ static int claim_back_from(ac_group_t *group, uint64_t seq, lives_t *lives, uint
         if (rc != 1) ac_group_undo(group, seq, *word);
         return rc;
     }
-    return 0;
+    return rc;
 }
 
 /* Where many messages came back, the next scan continues where this one found something; from the mark on
@@ -335,7 +344,7 @@ static int claim_back(ac_group_t *group, uint32_t now, ac_message_t *out, uint64
 static int next_by_key(ac_group_t *group, int in_loop, uint32_t now, ac_message_t *out,
                        uint64_t *word, ac_reader_t **from, ac_error_t *err) {
     *from = group->again;
-    int rc = pass_all(group, in_loop, err);
+    int rc = ac_group_pass_all(group, in_loop, err);
     return rc < 0 ? rc : claim_back(group, now, out, word, err);
 }
 
@@ -358,6 +367,7 @@ int ac_group_next(ac_group_t *group, int in_loop, ac_message_t *out, uint64_t *w
                   ac_reader_t **from, ac_error_t *err) {
     int rc = ac_group_check_open(group, err);
     if (rc != AC_OK) return rc;
+    if (group->turns) group->turns->in_loop = in_loop;
     uint32_t now = ac_group_tick();
     rc = group->by_key ? next_by_key(group, in_loop, now, out, word, from, err)
                        : next_in_any_order(group, in_loop, now, out, word, from, err);
@@ -376,16 +386,18 @@ int ac_group_ready(ac_group_t *group, int in_loop, ac_error_t *err) {
     int rc = ac_group_check_open(group, err);
     if (rc != AC_OK) return rc;
     uint32_t now = ac_group_tick();
+    if (group->turns) group->turns->in_loop = in_loop;
     group->full = 0;
     if (group->by_key) {
-        rc = pass_all(group, in_loop, err);
+        rc = ac_group_pass_all(group, in_loop, err);
         if (rc < 0) return rc;
     }
     begin_scan(group, &lives, now);
     seq = group->low;
-    if (find_back(group, &seq, &bits, &word, &lives, now)) {
+    rc = find_back(group, &seq, &bits, &word, &lives, now, err);
+    if (rc != 0) {
         look_again(group, now);
-        return 1;
+        return rc;
     }
     while (!group->by_key && !is_full(group)) {
         rc = is_next_there(group, in_loop, err);

@@ -35,6 +35,10 @@ HOLDING: dict[str, tuple[str, tuple[str, ...]]] = {
     "members: three of them sleep": ("members", ("MEMBERS=3", "MESSAGES=2")),
     "group: a lease ends": ("group", ("KILLS=0", "NACKS=0")),
     "group: a member is killed": ("group", ("EXPIRIES=0", "NACKS=0")),
+    "turns: a member is killed": ("turns", ("MESSAGES=2", "LATE", "KILLS=1")),
+    "turns: a lease ends": ("turns", ("MESSAGES=2", "LATE", "EXPIRIES=1")),
+    "turns: three queues": ("turns", ("QUEUES=3", "MEMBERS=1", "LATE")),
+    "turns: three messages": ("turns", ()),
 }
 HOLDING_LONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "wake: both are killed": ("wake", (*ONE, "READER_KILLS=1", "WRITER_KILLS=1")),
@@ -49,6 +53,12 @@ HOLDING_LONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "roll: four segments, two writers end": ("roll", ("MESSAGES=6", "ENDS=2")),
     "slot: two kills and two beats": ("slot", ("COMMITS=3", "KILLS=2", "BEATS=2")),
     "group: a kill and a message given back": ("group", ("EXPIRIES=0",)),
+    "turns: a kill and the end of a lease": (
+        "turns",
+        ("MESSAGES=2", "LATE", "KILLS=1", "EXPIRIES=1"),
+    ),
+    "turns: full windows and two keys": ("turns", ("KEYS=2", "LIMIT=1")),
+    "turns: late messages": ("turns", ("LATE",)),
     "retention: two kills": ("retention", ("RECORDS=5", "PASSES=3", "KILLS=2")),
 }
 
@@ -60,6 +70,11 @@ BROKEN: dict[str, tuple[str, tuple[str, ...], str]] = {
     "MARK_WITHOUT_COMPARE": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "low<=to"),
     "NO_LAP": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "low==3"),
     "NO_LIMIT": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "low==3"),
+    "HEAD_WITHOUT_DONE": ("turns", ("LATE",), "holder[m]"),
+    "HEAD_WITHOUT_COMPARE": ("turns", ("LATE",), "holder[m]"),
+    "turns CLAIM_WITHOUT_COMPARE": ("turns", ("MESSAGES=2",), "holder[m]"),
+    "ONE_LOOK": ("turns", ("QUEUES=3", "MEMBERS=1", "LATE"), "time[m]<time[s]"),
+    "NO_HORIZON": ("turns", ("KEYS=2", "LIMIT=1"), "time[m]<time[s]"),
     "COMMON_BIT_FIRST": ("members", (), "claimed==head"),
     "MEMBERS_BITS_FIRST": ("members", (), "claimed==head"),
     "NO_SECOND_LOOK_OF_MEMBER": ("members", (), "claimed==head"),

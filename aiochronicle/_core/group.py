@@ -8,7 +8,16 @@ at the head of csrc/group.c). Here: opening, settings, waiting, and messages tha
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, Self
@@ -48,6 +57,8 @@ __all__ = [
     "Group",
     "GroupInfo",
     "GroupMember",
+    "QueueGroup",
+    "check_order",
     "group_names",
     "inspect_queue_group",
     "open_queue_group",
@@ -100,19 +111,20 @@ def open_queue_group(
     codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
     verify: bool = True,
     mode: int = 0o600,
-) -> "Group[T]":
-    """Join a group of one queue: see ``open_group``, which knows topics as well."""
+    turns: _hot.Turns | None = None,
+) -> "QueueGroup[T]":
+    """Join a group of one queue: see ``open_group``, which knows topics as well.
+
+    With ``turns``, of a topic that the queue is in, ``key`` returns a number, and the order is that of
+    all queues of the topic.
+    """
     config = ffi.new("ac_group_config_t *")
     encoded_name = ffi.new("char[]", _encode_name(path, name))
     config.name = encoded_name
     config.lease_ms = _milliseconds("lease_s", "seconds, 0.001 to 86400", lease_s, 0.001)
     config.limit = integer("max_in_flight", max_in_flight, 1, lib.AC_GROUP_LIMIT_MAX)
-    config.by_key = one_of("order", {"any": 0, "key": 1}, order)
+    config.by_key = check_order(order, key) and (1 if turns is None else 2)
     config.adopt = flag("adopt", adopt)
-    if bool(config.by_key) != (key is not None):
-        raise InvalidArgument('order="key" and a function key= go together')
-    if key is not None and not callable(key):
-        raise InvalidArgument(f"key must be a function of a message, not {key!r}")
     if (max_deliver is None) != (dead_letter is None):
         raise InvalidArgument(
             "max_deliver and dead_letter go together: a message that is delivered no more has to"
@@ -142,7 +154,7 @@ def open_queue_group(
         if again is not None:
             again.close()
         raise
-    group: Group[T] = Group(
+    group: QueueGroup[T] = QueueGroup(
         int(ffi.cast("uintptr_t", handle[0])),
         walker,
         again,
@@ -152,6 +164,7 @@ def open_queue_group(
         *retry_ms,
         burst,
         spin_ns,
+        turns,
         name=name,
         leaving=leaving,
     )
@@ -160,9 +173,20 @@ def open_queue_group(
     return group
 
 
-@_hot.own_methods
-class Group(_hot.Group[T_co], Closing):
+def check_order(order: str, key: Key | None) -> int:
+    """Return 1 for order by key, 0 for none; InvalidArgument if they do not fit together."""
+    by_key = one_of("order", {"any": 0, "key": 1}, order)
+    if bool(by_key) != (key is not None):
+        raise InvalidArgument('order="key" and a function key= go together')
+    if key is not None and not callable(key):
+        raise InvalidArgument(f"key must be a function of a message, not {key!r}")
+    return by_key
+
+
+class Group(Closing, ABC, Generic[T_co]):
     """A member of a group. Created by open_group; a context manager, ``with`` and ``async with``.
+
+    It is a member in one queue, or, if it is a TopicGroup, in the queues of all writers of a topic.
 
     ``async for delivery in group`` continues until the member is closed; ``for delivery in group`` delivers
     what is available now. End each Delivery with ``ack()``, ``nack(delay_s)``, or ``async with delivery:``,
@@ -171,7 +195,87 @@ class Group(_hot.Group[T_co], Closing):
 
     Cancelling anywhere loses nothing: messages that were not delivered were not claimed, and the message of a
     cancelled ``async with`` block is delivered again at once, which does not count as an attempt.
+
+    >>> async def work(group: Group) -> None:
+    ...     async for delivery in group:
+    ...         async with delivery:
+    ...             print(delivery.message.payload)
     """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the group."""
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """Directory of the queue, or of the topic."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """True after close(), and in a forked child."""
+
+    @property
+    @abstractmethod
+    def in_flight(self) -> int:
+        """How many deliveries of this member are not acknowledged or given back yet."""
+
+    @abstractmethod
+    def poll(self) -> Delivery[T_co] | None:
+        """Return a delivery for this member if there is one now, else None."""
+
+    @abstractmethod
+    def take_batch(self, max_messages: int = 1024) -> list[Delivery[T_co]]:
+        """Claim available messages, at most ``max_messages``. Never waits."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Delivery[T_co]]:
+        """Give what there is for this member now."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until there is a message for this member; False after ``timeout``.
+
+        For programs without an event loop. Another member may be quicker, so ``poll`` may still return None.
+        """
+
+    @abstractmethod
+    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, Delivery[T_co]]:
+        """Wait for the next delivery; TimeoutError after ``timeout`` seconds, ClosedError if closed.
+
+        Cancelled or timed out, it has claimed nothing.
+        """
+
+    @abstractmethod
+    def __aiter__(self) -> AsyncIterator[Delivery[T_co]]:
+        """Give deliveries until the member is closed."""
+
+    @abstractmethod
+    def batches(self, max_messages: int = 1024) -> AsyncIterator[list[Delivery[T_co]]]:
+        """Iterate over lists of deliveries: ``async for batch in group.batches()``.
+
+        A batch has at least one and at most ``max_messages``, and is returned as soon as a message is
+        available. Cancelled, it has claimed nothing. All messages of a batch have the same lease.
+        """
+
+    @abstractmethod
+    def statistics(self) -> "GroupMember":
+        """Return what this member did since it was opened. ``info`` describes the whole group."""
+
+    @abstractmethod
+    def info(self) -> "GroupInfo":
+        """Describe the whole group, as ``inspect_group`` does."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the group; unacknowledged messages are given back and go to other members."""
+
+
+@_hot.own_methods
+class QueueGroup(_hot.Group[T_co], Group[T_co]):
+    """A member in one queue."""
 
     def __init__(
         self,
@@ -185,6 +289,7 @@ class Group(_hot.Group[T_co], Closing):
         retry_max_ms: int,
         burst: int,
         spin_ns: int,
+        turns: _hot.Turns | None,
         *,
         name: str,
         leaving: Leaving | None,
@@ -200,6 +305,7 @@ class Group(_hot.Group[T_co], Closing):
             retry_max_ms,
             burst,
             spin_ns,
+            turns,
         )
         self._readers = (walker, again)
         self._name = name
@@ -221,18 +327,12 @@ class Group(_hot.Group[T_co], Closing):
         return f"<Group {self._name!r} of {self.path}, {state}>"
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until there is a message for this member; False after ``timeout``.
-
-        For programs without an event loop. Another member may be quicker, so ``poll`` may still return None.
-        """
+        """Block this thread until there is a message for this member; False after ``timeout``."""
         limit_s = checked_timeout(timeout)
         return self._wait(_FOREVER if limit_s is None else round(limit_s * 1e9))
 
     def next(self, timeout: float | None = None) -> Coroutine[Any, Any, Delivery[T_co]]:
-        """Wait for the next delivery; TimeoutError after ``timeout`` seconds, ClosedError if closed.
-
-        Cancelled or timed out, it has claimed nothing.
-        """
+        """Wait for the next delivery; TimeoutError after ``timeout`` seconds, ClosedError if closed."""
         limit_s = checked_timeout(timeout)
         return self._next() if limit_s is None else self._next_within(limit_s)
 
@@ -245,11 +345,7 @@ class Group(_hot.Group[T_co], Closing):
         return self._take_batch(positive("max_messages", max_messages))
 
     def batches(self, max_messages: int = 1024) -> "GroupBatches[T_co]":
-        """Iterate over lists of deliveries: ``async for batch in group.batches()``.
-
-        A batch has at least one and at most ``max_messages``, and is returned as soon as a message is
-        available. Cancelled, it has claimed nothing. All messages of a batch have the same lease.
-        """
+        """Iterate over lists of deliveries: ``async for batch in group.batches()``."""
         return GroupBatches(self, positive("max_messages", max_messages))
 
     def statistics(self) -> "GroupMember":
@@ -273,7 +369,7 @@ class Group(_hot.Group[T_co], Closing):
 class GroupBatches(Generic[T]):
     """Made by ``Group.batches``."""
 
-    def __init__(self, group: Group[T], max_messages: int) -> None:
+    def __init__(self, group: QueueGroup[T], max_messages: int) -> None:
         self._group = group
         self._max_messages = max_messages
 

@@ -51,7 +51,7 @@ def open_group(
     codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
     verify: bool = True,
     mode: int = 0o600,
-) -> Group[T] | TopicGroup[T]:
+) -> Group[T]:
     """Join a group of a queue; the first member creates it. In an event loop use ``aopen_group``.
 
     A group has up to 256 members, in any number of processes, and each message goes to one of them at a time.
@@ -64,16 +64,15 @@ def open_group(
     ``retry_s``, which doubles with each attempt, up to the second number.
 
     ``order="key"`` delivers the messages of one key, which ``key(message)`` returns, in order and one at a
-    time. All members need the same function, and call it for every message. Not for a topic with many
-    writers: see docs/guide/groups.md for what to do instead.
+    time. All members need the same function, and call it for every message.
 
     ``start`` is where a new group begins. The position of the group is that of a reader of the same name:
     retention, capacity and ``list_readers`` know it. The name of an existing reader is refused with
     ReaderBusy; with ``adopt`` the group continues where that reader stopped. GroupInUse: other members were
     opened with other settings.
 
-    If the path is a topic with many writers, it returns a TopicGroup, which has the same methods. A program
-    that knows which it is says so with ``isinstance``, or calls TopicGroup.
+    If the path is a topic with many writers, it returns a TopicGroup, which is a Group, too; ``wait`` is not
+    for topics.
 
     >>> with open_group(queue, "workers") as group:
     ...     for delivery in group:
@@ -88,16 +87,13 @@ def open_group(
     except NotAQueue:
         if not is_shared(path):
             raise
-    if key is not None or wait != "park":
+    if wait != "park":
         raise NotSupported(
-            "is a topic with many writers: its groups have no order by key, because its writers' messages"
-            " of one key have no order that all members know, and no wait=",
+            "is a topic with many writers: its groups have no wait=",
             path=os.fspath(path),
-            advice='Leave them out; for order="key" let one program read the topic with TopicReader, and'
-            " append its messages with their keys to one queue.",
+            advice="Leave it out.",
         )
-    for of_queue in ("order", "key", "wait"):
-        del options[of_queue]
+    del options["wait"]
     return TopicGroup(path, name, **options)
 
 

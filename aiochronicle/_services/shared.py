@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from aiochronicle._base.arguments import pathname, permissions, wrong_type
+from aiochronicle._base.binding import check, encode_path, lib, new_error
 from aiochronicle._base.names import check_name, is_name
 from aiochronicle._base.prepared import prepared
 from aiochronicle._base.printable import printable
@@ -281,6 +282,9 @@ class SharedTopic:
         for writer in there:
             with contextlib.suppress(ReaderNotFound, QueueGone):
                 one_queue.forget_reader(self.queue(writer), name)
+        if known:
+            error = new_error()
+            check(lib.ac_turns_remove(encode_path(self.path), os.fsencode(name), error), error)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self._names, name))  # noqa: PTH108,PTH118
         sync_directory(Path(self._names))

@@ -13,19 +13,21 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
 from aiochronicle._base.arguments import expect, positive
 from aiochronicle._base.arguments import timeout as checked_timeout
 from aiochronicle._base.background import in_background
-from aiochronicle._base.closing import Closing
 from aiochronicle._base.printable import printable
 from aiochronicle._core.group import (
     Group,
     GroupInfo,
     GroupMember,
+    Key,
+    QueueGroup,
+    check_order,
     inspect_queue_group,
     open_queue_group,
 )
@@ -33,8 +35,9 @@ from aiochronicle._hot import Delivery
 from aiochronicle._services.discovery import Discovery
 from aiochronicle._services.examiner import Attached, Examiner
 from aiochronicle._services.shared import SharedTopic, is_shared
+from aiochronicle._services.topic_turns import TopicTurns, number_of
 from aiochronicle._typed.registry import Registry, TypeOrCodec
-from aiochronicle.codec import Codec, T
+from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.errors import (
     ChronicleError,
     ClosedError,
@@ -57,15 +60,19 @@ _COUNTERS = ("in_flight", "claimed", "acked", "nacked", "redelivered", "refused"
 _TRY_AGAIN_S = 0.2
 
 
-class TopicGroup(Closing, Generic[T]):
+class TopicGroup(Group[T_co]):
     """A member of a group that shares the messages of a topic with many writers.
 
     As ``open_group``, over all present and future writers of the topic: ``async for``, ``for``, ``next``,
     ``poll``, ``take_batch``, ``batches`` and ``wait`` return deliveries of any of them.
     ``delivery.message.source`` is the writer's queue, and seqs are those of that queue. The parameters are
     those of open_group; ``max_in_flight`` applies to each queue, and ``adopt`` continues where a TopicReader
-    of this name stopped. There is no order by key: two writers may use one key. ``wait_for_queue`` creates
-    the topic if there is none; without it that is QueueNotFound.
+    of this name stopped. ``wait_for_queue`` creates the topic if there is none; without it that is
+    QueueNotFound.
+
+    ``order="key"`` is across all writers: messages of one key are delivered one at a time, those of one
+    writer in its order, and those of several by timestamp, as docs/guide/groups.md says. ``key(message)``
+    returns bytes, a str, an int, None, or a tuple of those.
 
     Opening waits for the disk: in an event loop, ``await TopicGroup.aopen(...)``. An exception of one queue
     is raised once; the queue is in ``problems`` until it can be joined again. Iterate again for the other
@@ -89,6 +96,8 @@ class TopicGroup(Closing, Generic[T]):
         max_in_flight: int = 1024,
         max_deliver: int | None = None,
         dead_letter: str | os.PathLike[str] | None = None,
+        order: Literal["any", "key"] = "any",
+        key: Key | None = None,
         start: Literal["first", "last"] | datetime = "first",
         retry_s: float | tuple[float, float] = (0.1, 30.0),
         adopt: bool = False,
@@ -111,6 +120,8 @@ class TopicGroup(Closing, Generic[T]):
             "codec": codec,
             "verify": verify,
             "mode": mode,
+            "order": order,
+            "key": number_of(key) if check_order(order, key) and key else None,
             "adopt": True,  # a writer has made the position: see SharedTopic.open
         }
         if isinstance(start, int):
@@ -120,7 +131,8 @@ class TopicGroup(Closing, Generic[T]):
         if dead_letter is not None and _is_below(dead_letter, self._topic.path):
             raise InvalidArgument(f"dead_letter {os.fspath(dead_letter)!r} is in the topic itself")
         self.problems: dict[str, ChronicleError] = {}
-        self._members: dict[str, Group[T]] = {}
+        self._members: dict[str, QueueGroup[T_co]] = {}
+        self._turns_by_key: TopicTurns | None = None
         self._turns: list[str] = []
         self._turn = self._run = 0
         self._burst = positive("burst", burst)
@@ -141,6 +153,9 @@ class TopicGroup(Closing, Generic[T]):
         self._topic.add_group(name, mode, adopt=expect("adopt", "a bool", bool, adopt))
         self._start: Literal["first", "last"] | datetime = start
         try:
+            if key is not None:
+                self._turns_by_key = TopicTurns(self._topic, name, mode)
+                self._options["turns"] = self._turns_by_key.handle
             self._look(first=True)
         except BaseException:
             self.close()
@@ -208,17 +223,22 @@ class TopicGroup(Closing, Generic[T]):
             self._leave(path)
         for path in sorted(there - set(self._members)):
             self._join(path, strict=first)
+        self._look_at_turns()
 
     def _join(self, path: str, *, strict: bool = False) -> None:
         if self._closed or path in self._members:
             return
         try:
-            member: Group[T] = open_queue_group(
+            if self._turns_by_key is not None:
+                self._turns_by_key.make_room()
+            member: QueueGroup[T_co] = open_queue_group(
                 path, self._name, start=self._start, **self._options
             )
         except (QueueNotFound, QueueGone):  # folded away just now
             return
         except ChronicleError as error:
+            if self.closed:  # meanwhile
+                return
             if strict or isinstance(error, InvalidArgument | GroupInUse):
                 raise
             if path not in self.problems:
@@ -228,7 +248,7 @@ class TopicGroup(Closing, Generic[T]):
         if not self._keep(path, member):
             member.close()
 
-    def _keep(self, path: str, member: Group[T]) -> bool:
+    def _keep(self, path: str, member: QueueGroup[T_co]) -> bool:
         """Take a member in; False if it was closed, or the queue joined in another thread, by now."""
         with self._joining:
             if self._closed or path in self._members:
@@ -246,7 +266,17 @@ class TopicGroup(Closing, Generic[T]):
         if waiter is not None:
             waiter.cancel()
         if member is not None:
+            queue_id = member.queue_id
             member.close()
+            if self._turns_by_key is not None and not os.path.lexists(path):
+                with contextlib.suppress(ClosedError):
+                    self._turns_by_key.handle.forget(queue_id)
+
+    def _look_at_turns(self) -> None:
+        """Go on with keys that wait for a message of a queue that this member has not joined."""
+        if self._turns_by_key is not None:
+            with contextlib.suppress(ClosedError):
+                self._turns_by_key.settle_unknown()
 
     def _set_aside(self, path: str, error: ChronicleError) -> None:
         """Leave a queue that failed, until it can be joined again."""
@@ -273,7 +303,7 @@ class TopicGroup(Closing, Generic[T]):
         if self._closed:
             raise ClosedError("the group is closed", path=self.path)
 
-    def _take(self) -> Delivery[T] | None:
+    def _take(self) -> Delivery[T_co] | None:
         """Return a delivery of the queue whose turn it is, or of the next that has one."""
         self._check_open()
         for _ in range(len(self._turns)):
@@ -297,24 +327,24 @@ class TopicGroup(Closing, Generic[T]):
                 return delivery
         return None
 
-    def poll(self) -> Delivery[T] | None:
+    def poll(self) -> Delivery[T_co] | None:
         """Return a message for this member, None if there is none now."""
         delivery = self._take()
         if delivery is None and self._look_if_due():
             delivery = self._take()
         return delivery
 
-    def __iter__(self) -> Iterator[Delivery[T]]:
+    def __iter__(self) -> Iterator[Delivery[T_co]]:
         """Give what there is for this member now."""
         if self._follower is None:
             self._look()
         while (delivery := self._take()) is not None:
             yield delivery
 
-    def take_batch(self, max_messages: int = 1024) -> list[Delivery[T]]:
+    def take_batch(self, max_messages: int = 1024) -> list[Delivery[T_co]]:
         """Claim available messages, at most ``max_messages``. Never waits."""
         most = positive("max_messages", max_messages)
-        batch: list[Delivery[T]] = []
+        batch: list[Delivery[T_co]] = []
         while len(batch) < most and (delivery := self.poll()) is not None:
             batch.append(delivery)
         return batch
@@ -337,7 +367,7 @@ class TopicGroup(Closing, Generic[T]):
 
     # ---- in an event loop ----
 
-    async def next(self, timeout: float | None = None) -> Delivery[T]:
+    async def next(self, timeout: float | None = None) -> Delivery[T_co]:
         """Wait for the next delivery; TimeoutError after ``timeout`` seconds, ClosedError if closed.
 
         Cancelled or timed out, it has claimed nothing.
@@ -348,7 +378,7 @@ class TopicGroup(Closing, Generic[T]):
         async with asyncio.timeout(limit_s):
             return await self._next()
 
-    async def _next(self) -> Delivery[T]:
+    async def _next(self) -> Delivery[T_co]:
         await self._give_turn()
         while (delivery := self._take()) is None:
             await self._something_new()
@@ -363,10 +393,10 @@ class TopicGroup(Closing, Generic[T]):
         self._turn_left = self._burst
         self._turn_ends_s = time.monotonic() + _TURN_S
 
-    def __aiter__(self) -> AsyncIterator[Delivery[T]]:
+    def __aiter__(self) -> AsyncIterator[Delivery[T_co]]:
         return self
 
-    async def __anext__(self) -> Delivery[T]:
+    async def __anext__(self) -> Delivery[T_co]:
         try:
             return await self._next()
         except ClosedError:
@@ -374,14 +404,14 @@ class TopicGroup(Closing, Generic[T]):
                 raise
         raise StopAsyncIteration
 
-    async def batches(self, max_messages: int = 1024) -> AsyncIterator[list[Delivery[T]]]:
+    async def batches(self, max_messages: int = 1024) -> AsyncIterator[list[Delivery[T_co]]]:
         """Iterate over lists of deliveries: ``async for batch in group.batches()``.
 
         A batch has at least one and at most ``max_messages``. Cancelled, it has claimed nothing.
         """
         most = positive("max_messages", max_messages)
         while not self._closed:
-            batch: list[Delivery[T]] = []
+            batch: list[Delivery[T_co]] = []
             while len(batch) < most and (delivery := self._take()) is not None:
                 batch.append(delivery)
             if batch:
@@ -405,7 +435,7 @@ class TopicGroup(Closing, Generic[T]):
             await asyncio.wait(
                 [*self._waiters.values(), waiting],
                 return_when=asyncio.FIRST_COMPLETED,
-                timeout=_TRY_AGAIN_S if self.problems else None,
+                timeout=_TRY_AGAIN_S if self.problems or self._turns_by_key else None,
             )
         finally:
             waiting.cancel()
@@ -417,6 +447,8 @@ class TopicGroup(Closing, Generic[T]):
         if self.problems and time.monotonic() - self._tried_s >= _TRY_AGAIN_S:
             self._tried_s = time.monotonic()
             await in_background(self._try_again)
+        if self._turns_by_key is not None and self._turns_by_key.is_waiting():
+            await in_background(self._look_at_turns)
 
     def _take_result(self, path: str, waiter: "asyncio.Future[Any]") -> None:
         if waiter.cancelled():
@@ -462,6 +494,8 @@ class TopicGroup(Closing, Generic[T]):
                 self._loop.call_soon_threadsafe(self._stop_following)
         for member in list(self._members.values()):
             member.close()
+        if self._turns_by_key is not None:
+            self._turns_by_key.close()
 
     async def aclose(self) -> None:
         """Close it without blocking the loop. Cancelled, it is still closed."""

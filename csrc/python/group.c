@@ -1,7 +1,6 @@
 /* Members of a group, and their deliveries: a Delivery is a claimed message, with the word that settles it. */
-#include "group.h"
+#include "turns.h"
 
-#include "hot.h"
 #include "os.h"
 
 typedef struct {
@@ -13,8 +12,9 @@ typedef struct {
     PyObject *last;             /* by key, a dict: the seq of the newest message that has it */
     PyObject
         *exhausted; /* takes a Delivery that is not to be delivered again, and the last error */
-    PyThread_type_lock keying; /* held while the engine may call `key`: see enter; NULL: no order */
-    unsigned long keying_thread;
+    keying_t own_keying;
+    keying_t *keying;   /* see enter; its own, or that of `turns` */
+    TurnsObject *turns; /* by key over all queues of a topic; or NULL */
     uint32_t max_deliver;
     uint32_t retry_first_ms, retry_max_ms;
 } GroupObject;
@@ -419,17 +419,36 @@ static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 }
 
 static int find_before(void *context, const ac_message_t *message, uint64_t *after);
+static int engine_closed(ac_error_t *err);
+static int enter(GroupObject *self);
+static void leave(GroupObject *self);
+
+static int join_turns(GroupObject *self, PyObject *turns) {
+    ac_error_t err;
+    if (!PyObject_TypeCheck(turns, &Turns_Type)) {
+        PyErr_SetString(PyExc_TypeError, "turns must be Turns, or None");
+        return -1;
+    }
+    self->turns = (TurnsObject *)Py_NewRef(turns);
+    self->keying = &self->turns->keying;
+    if (enter(self) < 0) return -1;
+    int rc = self->turns->turns ? ac_turns_join(self->turns->turns, self->group, &err)
+                                : engine_closed(&err);
+    leave(self);
+    if (rc < 0) raise_engine_error(&err);
+    return rc < 0 ? -1 : 0;
+}
 
 static int group_init(GroupObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"address",     "walker",         "again",        "key",   "exhausted",
-                            "max_deliver", "retry_first_ms", "retry_max_ms", "burst", "spin_ns",
-                            NULL};
+    static char *names[] = {"address",   "walker",      "again",          "key",
+                            "exhausted", "max_deliver", "retry_first_ms", "retry_max_ms",
+                            "burst",     "spin_ns",     "turns",          NULL};
     unsigned long long address, spin_ns;
     unsigned max_deliver, first, most, burst;
-    PyObject *walker, *again, *key, *exhausted;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KO!O!OOIIIIK", names, &address, &Reader_Type,
+    PyObject *walker, *again, *key, *exhausted, *turns;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KO!O!OOIIIIKO", names, &address, &Reader_Type,
                                      &walker, &Reader_Type, &again, &key, &exhausted, &max_deliver,
-                                     &first, &most, &burst, &spin_ns))
+                                     &first, &most, &burst, &spin_ns, &turns))
         return -1;
     if (self->walker) {
         PyErr_SetString(PyExc_RuntimeError, "group is initialised already");
@@ -442,7 +461,8 @@ static int group_init(GroupObject *self, PyObject *args, PyObject *keywords) {
     self->again = (ReaderObject *)Py_NewRef(again);
     self->key = Py_NewRef(key);
     self->exhausted = Py_NewRef(exhausted);
-    if (key != Py_None && !(self->keying = PyThread_allocate_lock())) {
+    self->keying = &self->own_keying;
+    if (turns == Py_None && key != Py_None && !(self->own_keying.lock = PyThread_allocate_lock())) {
         PyErr_NoMemory();
         return -1;
     }
@@ -453,7 +473,7 @@ static int group_init(GroupObject *self, PyObject *args, PyObject *keywords) {
     self->base.spin_ns = spin_ns;
     self->group->key = find_before;
     self->group->key_context = self;
-    return 0;
+    return turns == Py_None ? 0 : join_turns(self, turns);
 }
 
 static int group_traverse(GroupObject *self, visitproc visit, void *arg) {
@@ -471,6 +491,10 @@ static int group_clear(GroupObject *self) {
     return 0;
 }
 
+static int is_keying(const GroupObject *self) {
+    return self->keying && self->keying->thread == PyThread_get_thread_ident();
+}
+
 static void close_engine(GroupObject *self) {
     ac_group_t *group = self->group;
     self->group = NULL;
@@ -483,12 +507,16 @@ static void group_dealloc(GroupObject *self) {
     PyObject_GC_UnTrack(self);
     if (pollable_leave_loop(&self->base) < 0) PyErr_WriteUnraisable(NULL);
     group_clear(self);
+    /* Other groups of the topic may be at work in another thread. In this one it is a key function that lets it go. */
+    int entered = self->turns && self->group && !is_keying(self) && enter(self) == 0;
     close_engine(self);
+    if (entered) leave(self);
     Py_XDECREF(self->walker);
     Py_XDECREF(self->again);
     Py_XDECREF(self->key);
     Py_XDECREF(self->last);
-    if (self->keying) PyThread_free_lock(self->keying);
+    if (self->own_keying.lock) PyThread_free_lock(self->own_keying.lock);
+    Py_XDECREF(self->turns);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -515,7 +543,7 @@ static int drop_old_keys(GroupObject *self) {
     return 0;
 }
 
-/* ac_group_key_t: which message has the same key and comes before it. */
+/* ac_group_key_t: which message has the same key and comes before it; over a topic, the number of the key. */
 static int find_before(void *context, const ac_message_t *message, uint64_t *after) {
     GroupObject *self = context;
     SegmentObject *segment = segment_of(self, self->walker->reader);
@@ -523,6 +551,11 @@ static int find_before(void *context, const ac_message_t *message, uint64_t *aft
     PyObject *key = object ? PyObject_CallOneArg(self->key, object) : NULL;
     Py_XDECREF(object);
     if (!key) return -1;
+    if (self->turns) {
+        *after = PyLong_AsUnsignedLongLong(key);
+        Py_DECREF(key);
+        return PyErr_Occurred() ? -1 : 0;
+    }
     int rc = 0;
     if ((uint64_t)PyDict_GET_SIZE(self->last) > 2 * self->group->mask) rc = drop_old_keys(self);
     PyObject *seq = rc < 0 ? NULL : PyDict_GetItemWithError(self->last, key);
@@ -565,25 +598,25 @@ static int fail_closed(void) {
 /* By key, the engine calls a function of the user's in the middle of a step, and other threads run then.
  * They must wait, or they would pass the same message, and close what is in use. */
 static int enter(GroupObject *self) {
-    if (AC_LIKELY(!self->keying)) return 0;
-    unsigned long me = PyThread_get_thread_ident();
-    if (self->keying_thread == me) {
+    keying_t *keying = self->keying;
+    if (AC_LIKELY(!keying || !keying->lock)) return 0;
+    if (is_keying(self)) {
         PyErr_SetString(PyExc_RuntimeError, "the key function of a group uses the group");
         return -1;
     }
-    if (!PyThread_acquire_lock(self->keying, NOWAIT_LOCK)) {
+    if (!PyThread_acquire_lock(keying->lock, NOWAIT_LOCK)) {
         Py_BEGIN_ALLOW_THREADS;
-        PyThread_acquire_lock(self->keying, WAIT_LOCK);
+        PyThread_acquire_lock(keying->lock, WAIT_LOCK);
         Py_END_ALLOW_THREADS;
     }
-    self->keying_thread = me;
+    keying->thread = PyThread_get_thread_ident();
     return 0;
 }
 
 static void leave(GroupObject *self) {
-    if (AC_LIKELY(!self->keying)) return;
-    self->keying_thread = 0;
-    PyThread_release_lock(self->keying);
+    if (AC_LIKELY(!self->keying || !self->keying->lock)) return;
+    self->keying->thread = 0;
+    PyThread_release_lock(self->keying->lock);
 }
 
 static int fail_interrupted(ac_error_t *err) {
@@ -784,6 +817,12 @@ static PyObject *group_in_flight(GroupObject *self, void *unused) {
     return PyLong_FromUnsignedLongLong(self->group ? self->group->in_flight : 0);
 }
 
+static PyObject *group_queue_id(GroupObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(
+        self->group ? ac_load_relaxed_u64(&self->group->walker->control->queue_id) : 0);
+}
+
 /* What is in its entry of the table, in the order of ac_group_entry_t. */
 static PyObject *group_counters(GroupObject *self, PyObject *unused) {
     PyObject *counters = NULL;
@@ -832,6 +871,7 @@ static PyGetSetDef group_properties[] = {
     {"closed", (getter)group_closed, NULL, "True after close(), and in a forked child.", NULL},
     {"in_flight", (getter)group_in_flight, NULL,
      "How many deliveries of this member are not settled yet.", NULL},
+    {"queue_id", (getter)group_queue_id, NULL, "Identity of the queue; 0 after close().", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -159,6 +159,7 @@ extern PyTypeObject Block_Type;
 extern PyTypeObject Array_Type;
 extern PyTypeObject Group_Type;
 extern PyTypeObject GroupIterator_Type;
+extern PyTypeObject Turns_Type;
 extern PyTypeObject Delivery_Type;
 extern PyTypeObject Immediate_Type;
 extern PyTypeObject FanIn_Type;

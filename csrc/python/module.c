@@ -126,6 +126,7 @@ PyMODINIT_FUNC PyInit__hot(void) {
         add_type(module, "FanInIterator", &FanInIterator_Type) < 0 ||
         add_type(module, "Group", &Group_Type) < 0 ||
         add_type(module, "GroupIterator", &GroupIterator_Type) < 0 ||
+        add_type(module, "Turns", &Turns_Type) < 0 ||
         add_type(module, "Delivery", &Delivery_Type) < 0 ||
         add_type(module, "Immediate", &Immediate_Type) < 0 ||
         add_type(module, "Writer", &Writer_Type) < 0 ||

@@ -18,7 +18,7 @@ from typing import Any
 
 import uvloop
 
-from aiochronicle import Delivery, Group, TopicGroup, aopen_group
+from aiochronicle import Delivery, Group, aopen_group
 
 __all__ = ["ACKED", "GROUP", "LIVES_MAX", "MESSAGES_MAX", "Notes"]
 
@@ -62,7 +62,7 @@ class Member:
                 for _ in range(self._dice.randint(1, 300)):
                     await self._turn(group)
 
-    async def _turn(self, group: Group[Any] | TopicGroup[Any]) -> None:
+    async def _turn(self, group: Group[Any]) -> None:
         kind = self._dice.random()
         if kind < 0.5:
             await self._settle(await group.next())

@@ -16,15 +16,14 @@ import aiochronicle
 from aiochronicle import (
     Group,
     Message,
-    TopicGroup,
     Writer,
     errors,
     inspect_group,
     open_group,
 )
+from aiochronicle._core.group import QueueGroup
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-AnyGroup = Group[Any] | TopicGroup[Any]
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -49,11 +48,17 @@ def fill(writer: Writer, count: int) -> None:
         writer.append(str(i).encode())
 
 
+def store_position(group: aiochronicle.Group[Any]) -> None:
+    """Store it now, as happens now and then."""
+    assert isinstance(group, QueueGroup)
+    group._commit_due()
+
+
 def test_members_share_the_messages(run: Run, writer: Writer, queue_path: Path) -> None:
     fill(writer, 2000)
     seen: list[int] = []
 
-    async def member(group: AnyGroup) -> int:
+    async def member(group: Group[Any]) -> int:
         count = 0
         async for delivery in group:
             assert delivery.attempt == 1
@@ -119,7 +124,7 @@ def test_what_a_cancelled_task_had_comes_again_and_counts_no_attempt(
 ) -> None:
     fill(writer, 3)
 
-    async def handle(group: AnyGroup, started: asyncio.Event) -> None:
+    async def handle(group: Group[Any], started: asyncio.Event) -> None:
         async for delivery in group:
             async with delivery:
                 started.set()
@@ -174,7 +179,7 @@ def test_batches(run: Run, writer: Writer, queue_path: Path) -> None:
 def test_a_member_that_is_closed_ends_the_loops_of_its_tasks(
     run: Run, writer: Writer, queue_path: Path
 ) -> None:
-    async def consume(group: AnyGroup) -> str:
+    async def consume(group: Group[Any]) -> str:
         async for delivery in group:
             delivery.ack()
         return "ended"
@@ -279,7 +284,7 @@ def test_order_by_key(run: Run, writer: Writer, queue_path: Path) -> None:
     done: dict[bytes, list[int]] = {}
     busy: set[bytes] = set()
 
-    async def work(group: AnyGroup) -> None:
+    async def work(group: Group[Any]) -> None:
         async for delivery in group:
             mine = key(delivery.message)
             assert mine not in busy
@@ -469,7 +474,7 @@ def test_a_message_wakes_one_of_the_members_that_sleep(
         while bin(parked(queue_path)).count("1") < len(groups):
             await asyncio.sleep(0.001)
 
-    async def work(group: AnyGroup, done: list[int]) -> None:
+    async def work(group: Group[Any], done: list[int]) -> None:
         async for delivery in group:
             done.append(delivery.seq)
             delivery.ack()
@@ -574,7 +579,7 @@ def test_retention_and_capacity_wait_for_the_group(queue_path: Path) -> None:
         del batch
         assert group.poll() is None
         assert isinstance(group, Group)
-        group._commit_due()
+        store_position(group)
         eventually(lambda: _can_append(writer))
 
 
@@ -597,7 +602,7 @@ def test_a_member_that_retention_has_overtaken_goes_on(queue_path: Path) -> None
             for delivery in quick:
                 delivery.ack()
         assert isinstance(quick, Group)
-        quick._commit_due()
+        store_position(quick)
         eventually(lambda: _retained(writer) and not (queue_path / "000000001.q").exists())
         writer.append(b"last")
         assert slow.wait(30)
@@ -668,7 +673,7 @@ def test_a_copy_begins_at_the_position(writer: Writer, queue_path: Path, tmp_pat
         for delivery in (*batch[:5], batch[9]):
             delivery.ack()
         assert isinstance(group, Group)
-        group._commit_due()
+        store_position(group)
         shutil.copytree(
             queue_path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.efd", "wake")
         )

@@ -210,13 +210,17 @@ async def requests() -> None:
 
 async def groups() -> None:
     opened = open_group("q", "workers", codec=Trade)
-    assert_type(opened, Group[Trade] | TopicGroup[Trade])
+    assert_type(opened, Group[Trade])
     if isinstance(opened, TopicGroup):
         assert_type(opened.problems, dict[str, ChronicleError])
     with TopicGroup("t", "workers", codec=Trade) as topic:
         assert_type(topic, TopicGroup[Trade])
+        any_group: Group[Trade] = topic  # a function that takes a Group takes both
+        assert_type(any_group.poll(), Delivery[Trade] | None)
     with open_group("q", "workers", codec=Trade) as group:
-        assert_type(group, Group[Trade] | TopicGroup[Trade])
+        assert_type(group, Group[Trade])
+        assert_type(group.wait(1.0), bool)
+        assert_type(group.name, str)
         for delivery in group:
             assert_type(delivery, Delivery[Trade])
             assert_type(delivery.message.decode(), Trade)

@@ -8,11 +8,14 @@ from aiochronicle import (
     Bus,
     Conflation,
     FanIn,
+    Group,
     Message,
     Queue,
     Reader,
     Requester,
+    TopicGroup,
     Writer,
+    open_group,
     open_writer,
 )
 
@@ -65,6 +68,20 @@ async def requests(desk: Requester[Trade, Quote], fan_in: FanIn[Trade]) -> None:
     print(answer.decode().price)  # wrong: the answer is a quote
     task = asyncio.create_task(fan_in.next())
     print((await task).decode().bid)  # wrong: a trade has none
+
+
+def groups(topic: TopicGroup[Trade]) -> None:
+    group = open_group("q", "workers", codec=Trade)
+    print(group.problems)  # wrong: one of a queue has none
+    quotes: Group[Quote] = group  # wrong: they are trades
+    print(quotes)
+    Group[Trade]()  # wrong: open_group makes one
+    other: Group[Quote] = topic  # wrong: they are trades
+    print(other)
+    for delivery in group:
+        print(delivery.message.decode().bid)  # wrong: a trade has none
+    open_group("q", "workers", order="time")  # wrong: any, or key
+    open_group("q", "workers", order="key", key="symbol")  # wrong: a function
 
 
 def columns(recording: Queue) -> None:

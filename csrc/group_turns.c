@@ -1,0 +1,429 @@
+/* Turns: messages of one key one at a time, and in order, over all queues of a topic with many writers.
+ *
+ * Each queue of the topic has its group, its slots and its mark: group.c says how, and all of it holds here, too. What
+ * the queues share is one word per key. A key is a number below 65536, a hash of what the user's function gave: two
+ * keys with one number wait for each other as if they were one.
+ *
+ * 1. Files. TOPIC/readers/.NAME.turns, mapped by every member:
+ *
+ *        0       header
+ *        4096    ids of queues: a queue is known here by the index of its id
+ *        135168  heads: a word per key, (index + 1) << 48 | seq of the message whose turn it is, or that had it last
+ *
+ * 2. The rules. Each is one compare-and-swap, and nobody owns a word: a process that is killed is before or after it,
+ *    and leaves nothing to be freed.
+ *
+ *      - A message is claimed only by who has seen that it is the head of its key.
+ *      - A head is replaced only by who has seen that its message is DONE, in the slots of its queue.
+ *
+ *    So of one key only the head is ever CLAIMED. A member that saw the head, and is slow to claim it, does no
+ *    harm: were the head another one by now, the message would be DONE, and the claim would fail. DONE is final: so a head that was
+ *    replaced never comes back. tests/models/turns.pml has it.
+ *
+ * 3. Order. Who finds the head DONE passes everything that there is, in all queues, until the oldest message of the key
+ *    that is not DONE stays the same: by timestamp, then by index; within a queue timestamps do not go back. The last look
+ *    came after it was seen: so an older message that was there before it was appended is not overtaken by it. If the
+ *    window of a queue is full, there may be older ones of the key beyond it: then nothing is taken that is newer than
+ *    the last message passed there. The oldest of all messages in the windows is never held up by that, so the window
+ *    moves.
+ *
+ * 4. A queue that this member has not joined: whether its message is DONE is read from its files, by the owner of this handle
+ *    (ac_turns_unknown, ac_turns_settle). When a queue is gone, with what it had, ac_turns_forget takes its heads
+ *    and its index back. An index may be there twice if two members look for a free one while another is taken back: it
+ *    does no harm, because it is ids that are compared.
+ *
+ * 5. The file is locked, shared, as long as it is mapped. Who opens it and finds nobody there starts it over: all
+ *    claims are of members that are gone. */
+#include "group_turns.h"
+
+#include "error.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SEQ_MASK ((1ull << AC_TURNS_SEQ_BITS) - 1)
+
+enum { OPEN_TRIES = 2000, OPEN_RETRY_NS = 1000000, SWAP_TRIES = 16 };
+
+_Static_assert(AC_TURNS_HEADS_AT == 135168, "turns file");
+
+/* ---- the file ---- */
+
+typedef struct place {
+    ac_directory_t readers;
+    int readers_fd;
+    char file[AC_GROUP_FILE_NAME_MAX + 8];
+    char path[1300];
+} place_t;
+
+static int find_place(place_t *place, const char *topic, const char *name, unsigned mode,
+                      ac_error_t *err) {
+    ac_directory_t dir;
+    place->readers_fd = -1;
+    int rc = ac_reader_name_check(name, topic, err);
+    if (rc == AC_OK) rc = ac_directory_init(&dir, topic, mode, 0, err);
+    if (rc != AC_OK) return rc;
+    int fd = ac_directory_open(&dir, err);
+    if (fd < 0) return fd;
+    place->readers_fd = ac_directory_readers(&dir, fd, 0, &place->readers, err);
+    ac_os_close(fd);
+    snprintf(place->file, sizeof place->file, ".%s.turns", name);
+    snprintf(place->path, sizeof place->path, "%s/%s", place->readers.path, place->file);
+    return place->readers_fd < 0 ? place->readers_fd : AC_OK;
+}
+
+/* An fd of the file, which others cannot open as long as it is locked. */
+static int open_locked(const place_t *place, int flags, struct stat *info, ac_error_t *err) {
+    for (int tries = 0, rc = 0;; tries++) {
+        if (tries) ac_os_sleep_ns(OPEN_RETRY_NS);
+        int fd = ac_file_open(&place->readers, place->readers_fd, place->file, flags, info, err);
+        if (fd < 0) return fd;
+        rc = ac_os_flock(fd);
+        if (rc == 0) rc = ac_os_stat(fd, info);
+        if (rc == 0 && info->st_nlink > 0) return fd;
+        ac_os_close(fd);
+        if (rc == 0 || rc == -EWOULDBLOCK) rc = -EWOULDBLOCK; /* or it was forgotten just now */
+        if (rc != -EWOULDBLOCK || tries == OPEN_TRIES)
+            return ac_fail_os(err, rc, place->path, "cannot lock");
+    }
+}
+
+static int start_over(int fd, const place_t *place, ac_error_t *err) {
+    ac_turns_header_t header = {.magic = AC_TURNS_MAGIC, .version = AC_TURNS_VERSION};
+    int rc = ac_os_truncate(fd, 0);
+    if (rc == 0) rc = ac_os_truncate(fd, AC_TURNS_SIZE);
+    /* Blocks first: a page that there is no room for would be a SIGBUS. */
+    if (rc == 0) rc = ac_os_allocate(fd, AC_TURNS_SIZE);
+    if (rc == 0) rc = ac_os_write_at(fd, &header, sizeof header, 0);
+    return rc < 0 ? ac_fail_os(err, rc, place->path, "cannot make") : AC_OK;
+}
+
+static int check_header(int fd, const place_t *place, uint64_t size, ac_error_t *err) {
+    ac_turns_header_t header = {0};
+    int got = ac_os_read_at(fd, &header, sizeof header, 0);
+    if (got < 0) return ac_fail_os(err, got, place->path, "cannot read");
+    if (got == (int)sizeof header && header.magic == AC_TURNS_MAGIC &&
+        header.version == AC_TURNS_VERSION && size == AC_TURNS_SIZE)
+        return AC_OK;
+    return ac_fail(err, AC_E_CORRUPT, 0, place->path, 0,
+                   "the state of the group is damaged, and members use it; close them");
+}
+
+/* The lock that tells of a member is held by the mapping, as that of an entry in NAME.group: the claim is of another
+ * open file than flock. */
+static int map_file(ac_turns_t *turns, const place_t *place, ac_error_t *err) {
+    struct stat info;
+    int error = 0;
+    int fd = ac_file_open(&place->readers, place->readers_fd, place->file, O_RDWR, &info, err);
+    if (fd < 0) return fd;
+    int rc = ac_os_claim_shared(fd);
+    if (rc == 0) turns->map = ac_map_new(fd, AC_TURNS_SIZE, 1, &error);
+    if (turns->map) rc = ac_os_map_dontfork(turns->map->base, AC_TURNS_SIZE);
+    ac_os_close(fd);
+    if (rc < 0 || error < 0) return ac_fail_os(err, rc < 0 ? rc : error, place->path, "cannot map");
+    turns->queues = (uint64_t *)(void *)(turns->map->base + AC_TURNS_HEADER_SIZE);
+    turns->heads = (uint64_t *)(void *)(turns->map->base + AC_TURNS_HEADS_AT);
+    return AC_OK;
+}
+
+int ac_turns_open(const char *topic, const char *name, unsigned mode, ac_turns_t **out,
+                  ac_error_t *err) {
+    place_t place;
+    struct stat info;
+    int fd = -1;
+    ac_turns_t *turns = ac_os_alloc(sizeof *turns);
+    if (!turns) return ac_fail_os(err, -ENOMEM, topic, "cannot open a group of");
+    turns->pid = getpid();
+    int rc = find_place(&place, topic, name, mode, err);
+    if (rc == AC_OK) {
+        snprintf(turns->path, sizeof turns->path, "%s", place.path);
+        fd = rc = open_locked(&place, O_RDWR | O_CREAT, &info, err);
+    }
+    if (fd >= 0) {
+        rc = ac_os_claimed(fd);
+        if (rc < 0)
+            rc = ac_fail_os(err, rc, place.path, "cannot ask for members of");
+        else
+            rc = rc ? check_header(fd, &place, (uint64_t)info.st_size, err)
+                    : start_over(fd, &place, err);
+        if (rc == AC_OK) rc = map_file(turns, &place, err);
+    }
+    ac_os_close(fd);
+    ac_os_close(place.readers_fd);
+    if (rc != AC_OK)
+        ac_turns_free(turns);
+    else
+        *out = turns;
+    return rc;
+}
+
+/* A forked child does not have the mapping. */
+static int is_forked(const ac_turns_t *turns) {
+    return turns->pid != getpid();
+}
+
+void ac_turns_free(ac_turns_t *turns) {
+    if (!turns) return;
+    if (!is_forked(turns)) ac_map_release(turns->map);
+    free(turns);
+}
+
+int ac_turns_remove(const char *topic, const char *name, ac_error_t *err) {
+    place_t place;
+    struct stat info;
+    int rc = find_place(&place, topic, name, 0600, err);
+    if (rc != AC_OK) return rc;
+    int fd = rc = open_locked(&place, O_RDWR, &info, err);
+    if (fd >= 0) {
+        rc = ac_os_claimed(fd);
+        if (rc > 0)
+            rc = ac_fail(err, AC_E_READER_BUSY, 0, place.path, 0,
+                         "members of the group '%s' are open; close them first", name);
+        else if (rc == 0)
+            rc = ac_os_unlink(place.readers_fd, place.file);
+        if (rc < 0 && rc != AC_E_READER_BUSY) rc = ac_fail_os(err, rc, place.path, "cannot remove");
+    }
+    ac_os_close(fd);
+    ac_os_close(place.readers_fd);
+    return rc == AC_E_NOT_FOUND ? AC_OK : rc;
+}
+
+/* ---- queues ---- */
+
+static uint64_t id_of(const ac_group_t *group) {
+    return ac_load_relaxed_u64(&group->walker->control->queue_id);
+}
+
+int ac_turns_join(ac_turns_t *turns, ac_group_t *group, ac_error_t *err) {
+    uint64_t id = id_of(group);
+    group->turn = ac_os_alloc((group->mask + 1) * sizeof *group->turn);
+    if (!group->turn) return ac_fail_os(err, -ENOMEM, turns->path, "cannot open");
+    for (uint64_t i = 0; i < AC_TURNS_QUEUES; i++) {
+        uint64_t at = (id + i) % AC_TURNS_QUEUES, found = ac_load_seq_cst_u64(&turns->queues[at]);
+        /* Another queue may take the place meanwhile, or another member for this one: `found` then has it. */
+        if (found == 0 && __atomic_compare_exchange_n(&turns->queues[at], &found, id, 0,
+                                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            found = id;
+        if (found != id) continue;
+        group->turns = turns;
+        group->turn_index = (uint32_t)at;
+        turns->joined[at] = group;
+        group->next_joined = turns->first;
+        turns->first = group;
+        return AC_OK;
+    }
+    free(group->turn);
+    group->turn = NULL;
+    return ac_fail(err, AC_E_GROUP, 0, turns->path, 0,
+                   "members have seen %d queues of writers come; close all members once",
+                   AC_TURNS_QUEUES);
+}
+
+static void unlist(ac_turn_t *turn) {
+    ac_turns_t *turns = turn->group->turns;
+    if (turn->earlier)
+        turn->earlier->later = turn->later;
+    else
+        turns->oldest[turn->key] = turn->later;
+    if (turn->later)
+        turn->later->earlier = turn->earlier;
+    else
+        turns->newest[turn->key] = turn->earlier;
+    turn->listed = 0;
+}
+
+void ac_turns_leave(ac_group_t *group) {
+    ac_turns_t *turns = group->turns;
+    if (!turns) return;
+    for (uint64_t i = 0; i <= group->mask; i++)
+        if (group->turn[i].listed) unlist(&group->turn[i]);
+    ac_group_t **at = &turns->first;
+    while (*at != group)
+        at = &(*at)->next_joined;
+    *at = group->next_joined;
+    turns->joined[group->turn_index] = NULL;
+    free(group->turn);
+    group->turn = NULL;
+    group->turns = NULL;
+}
+
+static ac_group_t *find_joined(const ac_turns_t *turns, uint64_t index) {
+    ac_group_t *group = turns->joined[index];
+    uint64_t id = ac_load_seq_cst_u64(&turns->queues[index]);
+    if (AC_LIKELY(group && id_of(group) == id)) return group;
+    for (group = turns->first; group; group = group->next_joined)
+        if (id_of(group) == id) return group;
+    return NULL;
+}
+
+size_t ac_turns_queues(ac_turns_t *turns, uint64_t *ids) {
+    size_t count = 0;
+    if (is_forked(turns)) return 0;
+    for (size_t i = 0; i < AC_TURNS_QUEUES; i++) {
+        uint64_t id = ac_load_seq_cst_u64(&turns->queues[i]);
+        if (id != 0) ids[count++] = id;
+    }
+    return count;
+}
+
+/* The queue of a head; 0 = of none. */
+static uint64_t queue_of(const ac_turns_t *turns, uint64_t head) {
+    uint64_t index = (head >> AC_TURNS_SEQ_BITS) - 1;
+    return head == 0 || index >= AC_TURNS_QUEUES ? 0 : ac_load_seq_cst_u64(&turns->queues[index]);
+}
+
+size_t ac_turns_unknown(ac_turns_t *turns, uint64_t *ids) {
+    size_t count = 0;
+    if (!turns->waits_for_unknown || is_forked(turns)) return 0;
+    turns->waits_for_unknown = 0;
+    uint8_t *seen = ac_os_alloc(AC_TURNS_QUEUES);
+    for (size_t i = 0; seen && i < AC_TURNS_KEYS; i++) {
+        uint64_t head = ac_load_seq_cst_u64(&turns->heads[i]);
+        uint64_t index = (head >> AC_TURNS_SEQ_BITS) - 1, id = queue_of(turns, head);
+        if (head == 0 || index >= AC_TURNS_QUEUES || seen[index]) continue;
+        seen[index] = 1;
+        if (!find_joined(turns, index)) ids[count++] = id;
+    }
+    free(seen);
+    return count;
+}
+
+/* Takes back the heads of a queue: those that are done, or all of them. */
+static void drop_heads(ac_turns_t *turns, uint64_t queue_id, const ac_group_done_t *done) {
+    for (size_t i = 0; i < AC_TURNS_KEYS && !is_forked(turns); i++) {
+        uint64_t head = ac_load_seq_cst_u64(&turns->heads[i]);
+        if (head == 0 || queue_of(turns, head) != queue_id) continue;
+        if (!done || ac_group_was_done(done, head & SEQ_MASK))
+            __atomic_compare_exchange_n(&turns->heads[i], &head, 0, 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST);
+    }
+}
+
+int ac_turns_settle(ac_turns_t *turns, const char *queue, const char *name, ac_error_t *err) {
+    ac_group_done_t done;
+    int rc = ac_group_read_done(queue, name, &done, err);
+    if (rc != AC_OK) return rc;
+    if (done.slots) drop_heads(turns, done.queue_id, &done);
+    free(done.slots);
+    return AC_OK;
+}
+
+void ac_turns_forget(ac_turns_t *turns, uint64_t queue_id) {
+    drop_heads(turns, queue_id, NULL);
+    for (size_t i = 0; i < AC_TURNS_QUEUES && !is_forked(turns); i++) {
+        uint64_t id = queue_id;
+        __atomic_compare_exchange_n(&turns->queues[i], &id, 0, 0, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST);
+    }
+}
+
+/* ---- what was passed ---- */
+
+static int is_before(const ac_turn_t *one, const ac_turn_t *other) {
+    if (one->time_ns != other->time_ns) return one->time_ns < other->time_ns;
+    if (one->group != other->group) return one->group->turn_index < other->group->turn_index;
+    return one->seq < other->seq;
+}
+
+static ac_turn_t *entry_of(ac_group_t *group, uint64_t seq) {
+    ac_turn_t *turn = &group->turn[seq & group->mask];
+    if (turn->listed) unlist(turn); /* of an earlier lap: it is done */
+    return turn;
+}
+
+void ac_turns_note(ac_group_t *group, uint64_t seq, uint64_t time_ns, uint32_t key) {
+    ac_turns_t *turns = group->turns;
+    ac_turn_t *turn = entry_of(group, seq), *earlier;
+    key %= AC_TURNS_KEYS;
+    *turn = (ac_turn_t){.group = group, .seq = seq, .time_ns = time_ns, .key = key, .listed = 1};
+    for (earlier = turns->newest[key]; earlier && is_before(turn, earlier);)
+        earlier = earlier->earlier;
+    turn->earlier = earlier;
+    turn->later = earlier ? earlier->later : turns->oldest[key];
+    *(earlier ? &earlier->later : &turns->oldest[key]) = turn;
+    *(turn->later ? &turn->later->earlier : &turns->newest[key]) = turn;
+}
+
+void ac_turns_note_missing(ac_group_t *group, uint64_t seq) {
+    uint64_t time_ns = group->turn[(seq - 1) & group->mask].time_ns;
+    *entry_of(group, seq) = (ac_turn_t){.group = group, .seq = seq, .time_ns = time_ns};
+}
+
+/* ---- whose turn it is ---- */
+
+/* Passes what is in all queues by now. AC_E_INTERRUPTED: the user's function failed. Other errors are those of one queue, and are
+ * raised when something is taken from there. */
+static int pass_everything(ac_turns_t *turns, ac_error_t *err) {
+    for (ac_group_t *group = turns->first; group; group = group->next_joined) {
+        if (ac_group_check_open(group, err) != AC_OK) continue;
+        if (ac_group_pass_all(group, turns->in_loop, err) == AC_E_INTERRUPTED)
+            return AC_E_INTERRUPTED;
+    }
+    return AC_OK;
+}
+
+/* What is newer may have to wait for messages beyond a window. */
+static uint64_t find_horizon(const ac_turns_t *turns) {
+    uint64_t horizon = UINT64_MAX;
+    for (const ac_group_t *group = turns->first; group; group = group->next_joined) {
+        if (group->next < group->low + group->limit || group->next == 0) continue;
+        const ac_turn_t *last = &group->turn[(group->next - 1) & group->mask];
+        if (last->group && last->seq == group->next - 1 && last->time_ns < horizon)
+            horizon = last->time_ns;
+    }
+    return horizon;
+}
+
+/* The oldest message of a key that is not done, as far as this member has passed them; NULL = there is none. */
+static const ac_turn_t *find_oldest(ac_turns_t *turns, uint32_t key) {
+    ac_turn_t *turn;
+    while ((turn = turns->oldest[key]) && ac_group_is_done(turn->group, turn->seq))
+        unlist(turn);
+    return turn;
+}
+
+enum standing { DUE, DONE, WAITING };
+
+static enum standing standing_of(ac_turns_t *turns, uint64_t head, const ac_group_t *group,
+                                 uint64_t seq) {
+    uint64_t index = (head >> AC_TURNS_SEQ_BITS) - 1;
+    if (head == 0 || index >= AC_TURNS_QUEUES) return DONE; /* the second is in no file of ours */
+    ac_group_t *of = find_joined(turns, index);
+    if (!of) {
+        turns->waits_for_unknown = 1;
+        return WAITING;
+    }
+    if (of == group && (head & SEQ_MASK) == seq) return DUE;
+    return ac_group_is_done(of, head & SEQ_MASK) ? DONE : WAITING;
+}
+
+int ac_turns_is_due(ac_group_t *group, uint64_t seq, ac_error_t *err) {
+    ac_turns_t *turns = group->turns;
+    const ac_turn_t *turn = &group->turn[seq & group->mask];
+    if (turn->group != group || turn->seq != seq || !turn->listed) return 0;
+    uint32_t key = turn->key;
+    if (AC_UNLIKELY(ac_map_is_cut(turns->map)))
+        return ac_fail(err, AC_E_GONE, 0, turns->path, 0, "was cut");
+    for (int tries = 0; tries < SWAP_TRIES; tries++) {
+        uint64_t head = ac_load_seq_cst_u64(&turns->heads[key]);
+        enum standing standing = standing_of(turns, head, group, seq);
+        if (standing != DONE) return standing == DUE;
+        int rc = pass_everything(turns, err);
+        const ac_turn_t *oldest = rc == AC_OK ? find_oldest(turns, key) : NULL;
+        if (oldest)
+            rc = pass_everything(turns, err); /* what was there before it was, is seen now */
+        if (rc != AC_OK || !oldest) return rc;
+        if (oldest != find_oldest(turns, key)) continue;
+        if (oldest->time_ns > find_horizon(turns)) return 0;
+        uint64_t word = ((uint64_t)oldest->group->turn_index + 1) << AC_TURNS_SEQ_BITS |
+                        (oldest->seq & SEQ_MASK);
+        __atomic_compare_exchange_n(&turns->heads[key], &head, word, 0, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST);
+    }
+    return 0;
+}

@@ -1,0 +1,21 @@
+/* What the groups of all queues of a topic share in one member: whose turn it is (csrc/group_turns.c), and a lock. */
+#ifndef AC_PYTHON_TURNS_H
+#define AC_PYTHON_TURNS_H
+
+#include "group_turns.h"
+
+#include "hot.h"
+
+/* Held while the engine may call a key function of the user's, which lets other threads run. */
+typedef struct {
+    PyThread_type_lock lock; /* NULL: there is no key function */
+    unsigned long thread;
+} keying_t;
+
+typedef struct {
+    PyObject_HEAD
+    ac_turns_t *turns;
+    keying_t keying;
+} TurnsObject;
+
+#endif
