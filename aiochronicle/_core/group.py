@@ -58,9 +58,10 @@ __all__ = [
     "GroupInfo",
     "GroupMember",
     "QueueGroup",
-    "check_order",
+    "check_settings",
     "group_names",
     "inspect_queue_group",
+    "milliseconds_between_tries",
     "open_queue_group",
 ]
 
@@ -85,7 +86,8 @@ def _encode_name(path: str | os.PathLike[str], name: str) -> bytes:
     return os.fsencode(name)
 
 
-def _retry_ms(retry_s: float | tuple[float, float]) -> tuple[int, int]:
+def milliseconds_between_tries(retry_s: float | tuple[float, float]) -> tuple[int, int]:
+    """Return the first and the longest delay."""
     wanted = "seconds, 0 to 86400, or a pair of them: the first and the longest delay"
     first, most = retry_s if isinstance(retry_s, tuple) and len(retry_s) == 2 else (retry_s, 30.0)
     first_ms = _milliseconds("retry_s", wanted, first, 0)
@@ -118,26 +120,25 @@ def open_queue_group(
     With ``turns``, of a topic that the queue is in, ``key`` returns a number, and the order is that of
     all queues of the topic.
     """
-    config = ffi.new("ac_group_config_t *")
+    config, place = check_settings(
+        path,
+        lease_s=lease_s,
+        max_in_flight=max_in_flight,
+        max_deliver=max_deliver,
+        dead_letter=dead_letter,
+        order=order,
+        key=key,
+    )
     encoded_name = ffi.new("char[]", _encode_name(path, name))
     config.name = encoded_name
-    config.lease_ms = _milliseconds("lease_s", "seconds, 0.001 to 86400", lease_s, 0.001)
-    config.limit = integer("max_in_flight", max_in_flight, 1, lib.AC_GROUP_LIMIT_MAX)
-    config.by_key = check_order(order, key) and (1 if turns is None else 2)
+    if turns is not None:
+        config.by_key = 2
     config.adopt = flag("adopt", adopt)
-    if (max_deliver is None) != (dead_letter is None):
-        raise InvalidArgument(
-            "max_deliver and dead_letter go together: a message that is delivered no more has to"
-            " go somewhere"
-        )
-    retry_ms = _retry_ms(retry_s)
+    retry_ms = milliseconds_between_tries(retry_s)
     spin_ns = spin_ns_of(wait)
     permissions(mode)
     leaving = None
-    if max_deliver is not None and dead_letter is not None:
-        config.max_deliver = integer("max_deliver", max_deliver, 1, _ATTEMPTS_MAX)
-        place = check_place(dead_letter, path)
-        config.dead_letter = fingerprint(place)
+    if max_deliver is not None and place is not None:
         leaving = Leaving(place, Path(os.fsdecode(encode_path(path))), name, max_deliver, mode)
     refuse_backup(Path(os.fsdecode(encode_path(path))))
     options: dict[str, Any] = {"on_corrupt": on_corrupt, "codec": codec, "verify": verify}
@@ -173,8 +174,35 @@ def open_queue_group(
     return group
 
 
-def check_order(order: str, key: Key | None) -> int:
-    """Return 1 for order by key, 0 for none; InvalidArgument if they do not fit together."""
+def check_settings(
+    path: str | os.PathLike[str],
+    *,
+    lease_s: float,
+    max_in_flight: int,
+    max_deliver: int | None,
+    dead_letter: str | os.PathLike[str] | None,
+    order: str,
+    key: Key | None,
+) -> tuple[Any, Path | None]:
+    """Return the settings that all members share, for the engine, and the place for dead letters."""
+    config = ffi.new("ac_group_config_t *")
+    config.lease_ms = _milliseconds("lease_s", "seconds, 0.001 to 86400", lease_s, 0.001)
+    config.limit = integer("max_in_flight", max_in_flight, 1, lib.AC_GROUP_LIMIT_MAX)
+    config.by_key = _check_order(order, key)
+    if max_deliver is None and dead_letter is None:
+        return config, None
+    if max_deliver is None or dead_letter is None:
+        raise InvalidArgument(
+            "max_deliver and dead_letter go together: a message that is delivered no more has to"
+            " go somewhere"
+        )
+    config.max_deliver = integer("max_deliver", max_deliver, 1, _ATTEMPTS_MAX)
+    place = check_place(dead_letter, path)
+    config.dead_letter = fingerprint(place)
+    return config, place
+
+
+def _check_order(order: str, key: Key | None) -> int:
     by_key = one_of("order", {"any": 0, "key": 1}, order)
     if bool(by_key) != (key is not None):
         raise InvalidArgument('order="key" and a function key= go together')

@@ -30,6 +30,7 @@ __all__ = ["DeadLetter", "Leaving", "check_place", "fingerprint", "is_known"]
 _log = logging.getLogger("aiochronicle.dead_letters")
 
 _ERROR_MAX = 4096
+_ERRORS_MAX = 1024
 _LOCK_WAIT_S = 10.0
 
 
@@ -107,6 +108,9 @@ class Leaving:
         self._max_deliver = max_deliver
         self._mode = mode
         self._waiting: deque[tuple[Delivery[Any], str | None]] = deque()
+        self._not_moved: dict[
+            int, str
+        ] = {}  # why they failed, of those that are tried again; by seq
         self._lock = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
@@ -114,7 +118,9 @@ class Leaving:
     def put(self, delivery: Delivery[Any], error: str | None) -> None:
         """Take over a delivery that must not be delivered again. Never blocks."""
         with self._lock:
-            self._waiting.append((delivery, None if error is None else str(error)[:_ERROR_MAX]))
+            known = self._not_moved.pop(delivery.seq, None)
+            text = known if error is None else str(error)[:_ERROR_MAX]
+            self._waiting.append((delivery, text))
             starts = self._idle.is_set()
             self._idle.clear()
         if starts:
@@ -162,7 +168,13 @@ class Leaving:
                 printable(str(self._place)),
                 printable(failure),  # the exception itself would keep the messages
             )
-        for delivery, _ in batch:
+        for delivery, error in batch:
+            if (
+                delivery.seq not in moved
+                and error is not None
+                and len(self._not_moved) < _ERRORS_MAX
+            ):
+                self._not_moved[delivery.seq] = error
             _acknowledge(delivery, delivery.seq in moved)
 
     def _known_causes(self, batch: list[tuple[Delivery[Any], str | None]]) -> set[tuple[int, int]]:

@@ -12,7 +12,7 @@ All others stay as they are, but for those that begin like such a document: they
 each comes back as it was.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from aiochronicle import cq4
 from aiochronicle._hot import Message
@@ -60,11 +60,12 @@ def _decode(document: bytes) -> Unwrapped:
     del fields["aiochronicle"]
     payload = _bytes(fields.pop("payload", None))
     key = _bytes(fields.pop("key")) if "key" in fields else None
-    parts = fields.pop("headers", [])
+    parts: Any = fields.pop("headers", [])
     if fields or not isinstance(parts, list):
         raise ValueError("other fields")
-    names = [_text(name) for name in parts[::2]]  # pyright: ignore[reportUnknownVariableType]
-    values = [_bytes(value) for value in parts[1::2]]  # pyright: ignore[reportUnknownVariableType]
+    pairs = cast("list[object]", parts)
+    names = [_text(name) for name in pairs[::2]]
+    values = [_bytes(value) for value in pairs[1::2]]
     headers = dict(zip(names, values, strict=True))
     if len(headers) != len(names):
         raise ValueError("a name twice")

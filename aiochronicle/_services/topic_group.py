@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from aiochronicle._base.arguments import expect, positive
+from aiochronicle._base.arguments import expect, flag, one_of, permissions, positive
 from aiochronicle._base.arguments import timeout as checked_timeout
 from aiochronicle._base.background import in_background
 from aiochronicle._base.printable import printable
@@ -27,17 +27,19 @@ from aiochronicle._core.group import (
     GroupMember,
     Key,
     QueueGroup,
-    check_order,
+    check_settings,
     inspect_queue_group,
+    milliseconds_between_tries,
     open_queue_group,
 )
+from aiochronicle._core.reader import check_start
 from aiochronicle._hot import Delivery
 from aiochronicle._services.discovery import Discovery
 from aiochronicle._services.examiner import Attached, Examiner
 from aiochronicle._services.shared import SharedTopic, is_shared
 from aiochronicle._services.topic_turns import TopicTurns, number_of
-from aiochronicle._typed.registry import Registry, TypeOrCodec
-from aiochronicle.codec import Codec, T, T_co
+from aiochronicle._typed.registry import Registry, TypeOrCodec, registry_of
+from aiochronicle.codec import Codec, T_co
 from aiochronicle.errors import (
     ChronicleError,
     ClosedError,
@@ -103,7 +105,7 @@ class TopicGroup(Group[T_co]):
         adopt: bool = False,
         on_corrupt: Literal["raise", "skip"] = "raise",
         burst: int = 256,
-        codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
+        codec: type[T_co] | Codec[T_co] | Registry | Sequence[TypeOrCodec] | None = None,
         verify: bool = True,
         wait_for_queue: bool = False,
         mode: int = 0o600,
@@ -121,7 +123,7 @@ class TopicGroup(Group[T_co]):
             "verify": verify,
             "mode": mode,
             "order": order,
-            "key": number_of(key) if check_order(order, key) and key else None,
+            "key": None if key is None else number_of(key),
             "adopt": True,  # a writer has made the position: see SharedTopic.open
         }
         if isinstance(start, int):
@@ -130,7 +132,25 @@ class TopicGroup(Group[T_co]):
             )
         if dead_letter is not None and _is_below(dead_letter, self._topic.path):
             raise InvalidArgument(f"dead_letter {os.fspath(dead_letter)!r} is in the topic itself")
+        # Here, too: there may be no queue yet.
+        check_settings(
+            path,
+            lease_s=lease_s,
+            max_in_flight=max_in_flight,
+            max_deliver=max_deliver,
+            dead_letter=dead_letter,
+            order=order,
+            key=key,
+        )
+        milliseconds_between_tries(retry_s)
+        one_of("on_corrupt", dict.fromkeys(("raise", "skip")), on_corrupt)
+        flag("verify", verify)
+        check_start(start)
+        permissions(mode)
+        if codec is not None:
+            registry_of(codec)
         self.problems: dict[str, ChronicleError] = {}
+        self._errors: list[ChronicleError] = []  # of queues that could not be joined, to be raised
         self._members: dict[str, QueueGroup[T_co]] = {}
         self._turns_by_key: TopicTurns | None = None
         self._turns: list[str] = []
@@ -239,11 +259,12 @@ class TopicGroup(Group[T_co]):
         except ChronicleError as error:
             if self.closed:  # meanwhile
                 return
-            if strict or isinstance(error, InvalidArgument | GroupInUse):
-                raise
-            if path not in self.problems:
-                _log.warning("cannot join a queue of the topic: %s", printable(error))
+            is_known = path in self.problems
             self.problems[path] = error
+            if strict or (isinstance(error, InvalidArgument | GroupInUse) and not is_known):
+                raise
+            if not is_known:
+                _log.warning("cannot join a queue of the topic: %s", printable(error))
             return
         if not self._keep(path, member):
             member.close()
@@ -359,11 +380,23 @@ class TopicGroup(Group[T_co]):
         while True:
             self._check_open()
             self._look_if_due()
-            if any(member.wait(0) for member in list(self._members.values())):
+            if self._is_something_there():
                 return True
             if end_s is not None and time.monotonic() >= end_s:
                 return False
             time.sleep(_WAIT_STEP_S)
+
+    def _is_something_there(self) -> bool:
+        for path, member in list(self._members.items()):
+            try:
+                if member.wait(0):
+                    return True
+            except QueueGone as error:
+                self._set_aside(path, error)
+            except ChronicleError:
+                self._check_open()
+                return True  # poll raises it
+        return False
 
     # ---- in an event loop ----
 
@@ -444,6 +477,8 @@ class TopicGroup(Group[T_co]):
                 self._waiters.pop(path, None)
                 self._take_result(path, waiter)
         self._check_open()
+        if self._errors:
+            raise self._errors.pop(0)
         if self.problems and time.monotonic() - self._tried_s >= _TRY_AGAIN_S:
             self._tried_s = time.monotonic()
             await in_background(self._try_again)
@@ -477,13 +512,19 @@ class TopicGroup(Group[T_co]):
         try:
             async for event in discovery:
                 if isinstance(event, Attached):
-                    await in_background(lambda path=event.path: self._join(path))  # type: ignore[misc]
+                    await self._join_in_background(event.path)
                 else:
                     self._leave(event.path)
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()
         finally:
             await discovery.aclose()
+
+    async def _join_in_background(self, path: str) -> None:
+        try:
+            await in_background(lambda: self._join(path))
+        except ChronicleError as error:  # who waits raises it
+            self._errors.append(error)
 
     def close(self) -> None:
         """Leave the group; unacknowledged messages are given back and go to other members."""

@@ -177,12 +177,12 @@ def test_a_dead_letter_queue_that_cannot_be_opened_loses_nothing(
         for _ in range(2):
             assert group.wait(10)
             for delivery in group:
-                delivery.nack()
+                delivery.nack(error="no such account")
         eventually(lambda: "cannot be moved" in caplog.text)
         assert group.info().pending == 1
         dead.unlink()
         eventually(lambda: group.poll() is None and group.info().pending == 0)
-    assert len(list_dead_letters(dead)) == 1
+    assert [letter.error for _, letter in list_dead_letters(dead)] == ["no such account"]
 
 
 def test_the_queue_itself_is_no_place_for_dead_letters(

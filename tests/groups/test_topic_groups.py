@@ -232,6 +232,74 @@ def test_dead_letters_of_a_topic_go_back_to_it_though_its_writers_are_open(
             again.ack()
 
 
+def test_a_queue_whose_members_have_other_settings_is_reported(run: Run, topic: Path) -> None:
+    """There was no queue when they were opened, so nobody could know."""
+
+    async def main() -> None:
+        options: dict[str, Any] = {"wait_for_queue": True}
+        async with (
+            await TopicGroup.aopen(topic, "w", lease_s=5, **options) as one,
+            await TopicGroup.aopen(topic, "w", lease_s=6, **options) as two,
+        ):
+            waiting = [asyncio.create_task(group.next(30)) for group in (one, two)]
+            await asyncio.sleep(0.05)
+            async with aiochronicle.aopen_writer(topic, shared=True) as writer:
+                writer.append(b"x")
+                results = await asyncio.gather(*waiting, return_exceptions=True)
+                assert {type(result) for result in results} == {
+                    aiochronicle.Delivery,
+                    errors.GroupInUse,
+                }
+                assert [len(group.problems) for group in (one, two)].count(1) == 1
+                for result in results:
+                    if isinstance(result, aiochronicle.Delivery):
+                        result.ack()
+
+    run(main())
+
+
+def test_without_a_loop_other_settings_are_reported_once(topic: Path) -> None:
+    with (
+        TopicGroup(topic, "w", lease_s=5, wait_for_queue=True) as one,
+        TopicGroup(topic, "w", lease_s=6, wait_for_queue=True) as two,
+        open_writer(topic, shared=True) as writer,
+    ):
+        writer.append(b"x")
+        assert one.wait(30)
+        with pytest.raises(errors.GroupInUse, match="lease"):
+            two.wait(30)
+        assert not two.wait(0.2)
+        assert len(two.problems) == 1
+        (delivery,) = one.take_batch()
+        delivery.ack()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lease_s": -1},
+        {"max_in_flight": 0},
+        {"max_deliver": 1},
+        {"dead_letter": "there"},
+        {"retry_s": -1},
+        {"max_deliver": 1, "dead_letter": "missing/there"},
+        {"burst": 0},
+        {"on_corrupt": "ignore"},
+        {"start": "middle"},
+        {"codec": 5},
+        {"verify": 3},
+        {"mode": "rw"},
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_refused_before_there_is_a_queue(
+    topic: Path, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises((errors.InvalidArgument, TypeError, ValueError)):
+        TopicGroup(topic, "w", wait_for_queue=True, **wrong)
+    assert not topic.exists()
+
+
 def test_bad_arguments(topic: Path, tmp_path: Path) -> None:
     with pytest.raises(errors.QueueNotFound):
         TopicGroup(topic, "w")
