@@ -1,13 +1,13 @@
 """Each trade with the quote in force at its time, exact to the nanosecond.
 
-Nothing is shuffled: time is divided into ranges, and each task finds the quotes for the trades in its range.
-A first pass over the quotes finds the last one of each range for every key, so that a task knows which quotes
-are in force when its range begins. A busy symbol is therefore spread over all tasks.
+Nothing is shuffled: time is divided into ranges, and a task finds the quotes for the trades in several ranges
+one after the other. It carries the last quote of every key from one to the next. A first pass over the quotes
+finds those that are in force when a task begins, so a busy symbol is spread over all tasks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -18,27 +18,37 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.arrow import Batch, Table, pa, pc
 from aiochronicle.spark.jobs.bars import nanoseconds
+from aiochronicle.spark.jobs.in_force import InOrder
 from aiochronicle.spark.jobs.inputs import Input, find_input
-from aiochronicle.spark.jobs.slices import TimeSlice, cut_time
-from aiochronicle.spark.options import SMALLEST_LIKELY_NS, Given, Roots, read_options
-from aiochronicle.spark.source.columns import frame_schema
+from aiochronicle.spark.jobs.slices import TimeSlice, cut_time, processors
+from aiochronicle.spark.options import (
+    SMALLEST_LIKELY_NS,
+    Given,
+    ReadOptions,
+    Roots,
+    read_options,
+)
+from aiochronicle.spark.source.columns import Shape, frame_schema
+from aiochronicle.spark.source.plan import Range
 from aiochronicle.spark.source.read_task import read_task
+from aiochronicle.spark.source.rows import read_range
+from aiochronicle.spark.source.typed import rows_of_types
 from aiochronicle.spark.tasks import run_tasks
 
 __all__ = ["asof", "asof_keys", "options_of_quotes"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 LEFT_OUT = ("type_id", "payload")
 PREFIX = "quote_"
 OF_TRADES = {"startingtimestamp", "startingoffsets"}
 OF_THEIR_QUEUES = {"subscribe", "subscribepattern", "endingoffsets"}
 QUEUE = "source"
-ROWS_PER_TASK = 1 << 20
-SEQS_MAX = 1 << 40  # so that a key's number and one of these fit into 63 bits
-
+ROWS_PER_SLICE = 1 << 21  # which a task has in memory
+SLICES_PER_TASK = 16
+READ_ROWS = 1 << 16
+ROWS_PER_BATCH = 1 << 14  # of the result
 
 _SLICE = StructField("slice", IntegerType(), False)
+arrow_schema = partial(to_arrow_schema, timezone="UTC")
 
 
 class _Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,20 +57,27 @@ class _Side(msgspec.Struct, frozen=True, kw_only=True):
     given: Input
     schema: StructType
 
-    def read(self, part: TimeSlice, names: Sequence[str]) -> Table:
-        """Return the messages of these queues in a range of time."""
-        batches = [
-            batch
-            for name in names
-            for batch in read_task(part.range_of(self.given, name), self.schema, self.given.options)
-        ]
-        return pa.Table.from_batches(batches, to_arrow_schema(self.schema, timezone="UTC"))
+    def place(self, name: str) -> str | None:
+        """Return where a queue is; None if it does not have the type."""
+        return self.given.sources[name].place if name in self.given.sources else None
+
+    def shape(self, name: str) -> Shape:
+        """Return what makes messages of a queue into rows."""
+        return Shape(self.schema, self.given.options, self.given.sources[name])
+
+    def read(self, part: Range) -> list[Batch]:
+        """Return what a range has of these messages."""
+        return list(read_task(part, self.schema, self.given.options))
+
+    def table(self, batches: Sequence[Batch]) -> Table:
+        """Return batches of these messages as one table."""
+        return pa.Table.from_batches(batches, arrow_schema(self.schema))
 
 
 class _Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of time, and the quotes in force when it begins."""
+    """Ranges of time that follow each other, and the quotes in force when the first one begins."""
 
-    part: TimeSlice
+    slices: list[TimeSlice]
     carried: Table  # as the quotes are
 
 
@@ -100,8 +117,7 @@ def asof(
             f"no queue has both {trades} and {quotes}, which are joined by {', '.join(keys)}: say"
             " by='symbol' to take quotes of other queues"
         )
-    slices = cut_time([left.given, right.given], ROWS_PER_TASK)
-    work = _with_carried(spark, slices, right, keys)
+    work = _with_carried(spark, _chains(left, right), right, keys)
     added = [
         StructField(PREFIX + field.name, field.dataType, True)
         for field in right.schema.fields
@@ -144,28 +160,47 @@ def _side(
     return _Side(given=found, schema=StructType(kept))
 
 
-def _groups(keys: Sequence[str], *sides: _Side) -> list[list[str]]:
+def _groups(keys: Sequence[str], side: _Side) -> list[list[str]]:
     """Return the groups of queues that must be joined together: each queue alone if the key includes it."""
-    names = sorted({name for side in sides for name in side.given.sources})
+    names = sorted(side.given.sources)
     return [[name] for name in names] if QUEUE in keys else [names]
 
 
+def _fields(keys: Sequence[str]) -> list[str]:
+    """Return the keys but for the queue: of a group they are all of one, or of any."""
+    return [key for key in keys if key != QUEUE]
+
+
+def _chains(*sides: _Side) -> list[list[TimeSlice]]:
+    """Cut time into ranges that fit into memory, and these into what tasks do one after the other."""
+    inputs = [side.given for side in sides]
+    least = max(given.options.partitions_min or 0 for given in inputs)
+    slices = cut_time(inputs, ROWS_PER_SLICE)
+    tasks = -(-len(slices) // SLICES_PER_TASK)
+    tasks = max(least, -(-tasks // processors()) * processors())
+    cuts = [len(slices) * number // tasks for number in range(tasks + 1)]
+    return [slices[first:end] for first, end in pairwise(cuts) if first < end]
+
+
 def _with_carried(
-    spark: SparkSession, slices: Sequence[TimeSlice], quotes: _Side, keys: Sequence[str]
+    spark: SparkSession, chains: Sequence[list[TimeSlice]], quotes: _Side, keys: Sequence[str]
 ) -> list[_Work]:
-    """Add to each range of time the last quote of each key before it."""
-    nothing = to_arrow_schema(quotes.schema, timezone="UTC").empty_table()
-    if len(slices) == 1:
-        return [_Work(part=slices[0], carried=nothing)]
+    """Add to the ranges of time of each task the last quote of each key before them."""
+    carried = quotes.table([])
+    if len(chains) == 1:
+        return [_Work(slices=chains[0], carried=carried)]
     schema = StructType([_SLICE, *quotes.schema.fields])
     find = partial(_last_quotes, quotes, keys, schema)
-    found: Table = run_tasks(spark, slices[:-1], find, schema).toArrow()
+    before = [part for chain in chains[:-1] for part in chain]
+    found: Table = run_tasks(spark, before, find, schema).toArrow()
+    numbers = found.column("slice").to_numpy()  # in order, as the tasks are
+    ended = found.drop_columns(["slice"]).cast(carried.schema)
     work: list[_Work] = []
-    carried = nothing
-    for part in slices:
-        work.append(_Work(part=part, carried=carried))
-        ended = found.filter(pc.equal(found.column("slice"), part.number)).drop_columns(["slice"])
-        carried = _last_of_each(pa.concat_tables([carried, ended.cast(nothing.schema)]), keys)
+    for chain in chains:
+        work.append(_Work(slices=chain, carried=carried))
+        first, end = np.searchsorted(numbers, [chain[0].number, chain[-1].number + 1]).tolist()
+        more = pa.concat_tables([carried, ended.slice(first, end - first)])
+        carried = _last_of_each(more, keys)
     return work
 
 
@@ -173,118 +208,78 @@ def _last_quotes(
     quotes: _Side, keys: Sequence[str], schema: StructType, part: TimeSlice
 ) -> Iterator[Batch]:
     """Yield the last quote of each key in a range of time."""
-    for names in _groups(keys, quotes):
-        known = [name for name in names if name in quotes.given.sources]
-        last = _last_of_each(quotes.read(part, known), keys)
+    target = arrow_schema(schema)
+    for group in _groups(keys, quotes):
+        rows = [batch for name in group for batch in quotes.read(part.range_of(quotes.given, name))]
+        is_one_queue = len(group) == 1
+        last = _last_of_each(quotes.table(rows), _fields(keys), is_one_queue=is_one_queue)
         numbers = pa.array(np.full(last.num_rows, part.number, np.int32))
-        table = last.add_column(0, "slice", numbers)
-        yield from table.cast(to_arrow_schema(schema, timezone="UTC")).combine_chunks().to_batches()
+        yield from last.add_column(0, "slice", numbers).cast(target).combine_chunks().to_batches()
 
 
-def _last_of_each(rows: Table, keys: Sequence[str]) -> Table:
-    """Return the last row of each key, in the order in which quotes are in force."""
-    if rows.num_rows == 0:
-        return rows
-    codes = _codes(rows.select(list(keys)))
-    order = np.lexsort(
-        (_names_in_order(rows), _numbers(rows, "seq"), _numbers(rows, "timestamp_ns"))
-    )
-    last = np.zeros(int(codes.max()) + 1, np.int64)
-    last[codes[order]] = order  # the last of several assignments wins
-    return rows.take(np.unique(last[np.unique(codes)]))
+def _last_of_each(quotes: Table, keys: Sequence[str], *, is_one_queue: bool = False) -> Table:
+    nothing = quotes.slice(0, 0)
+    return quotes.take(InOrder(quotes, nothing, keys, is_one_queue=is_one_queue).find_last())
 
 
 def _join(
     left: _Side, right: _Side, keys: Sequence[str], schema: StructType, work: _Work
 ) -> Iterator[Batch]:
-    """Yield the trades of a range of time, each with its quote."""
-    target = to_arrow_schema(schema, timezone="UTC")
-    carried_of = work.carried.column(QUEUE)
-    for names in _groups(keys, left):
-        trades = left.read(work.part, names)
-        if trades.num_rows == 0:
-            continue
-        from_queues = names if QUEUE in keys else sorted(right.given.sources)
-        known = [name for name in from_queues if name in right.given.sources]
+    """Yield the trades of some ranges of time, each with its quote."""
+    for group in _groups(keys, left):
         carried = work.carried
         if QUEUE in keys:
-            carried = carried.filter(pc.equal(carried_of, names[0]))
-        quotes = pa.concat_tables([carried, right.read(work.part, known)])
-        places = {
-            side.given.sources[name].place
-            for side in (left, right)
-            for name in known
-            if name in side.given.sources
-        }
-        has_one_queue = QUEUE in keys and len(places) <= 1
-        chosen = _quotes_in_force(trades, quotes, keys, has_one_queue=has_one_queue)
-        columns = [trades.column(field.name) for field in left.schema.fields]
-        columns += [
-            quotes.column(name.removeprefix(PREFIX)).take(chosen)
-            for name in target.names[len(columns) :]
-        ]
-        joined = pa.Table.from_arrays(columns, names=target.names).cast(target)
-        yield from joined.combine_chunks().to_batches(max_chunksize=1 << 14)
+            carried = carried.filter(pc.equal(carried.column(QUEUE), group[0]))
+        is_one_queue = QUEUE in keys and left.place(group[0]) == right.place(group[0])
+        for part in work.slices:
+            trades, fresh = _read_both(left, right, part, group, keys)
+            quotes = pa.concat_tables([carried, fresh])
+            in_order = InOrder(quotes, trades, _fields(keys), is_one_queue=is_one_queue)
+            if trades.num_rows:
+                joined = _side_by_side(trades, quotes.take(in_order.find_quotes()), schema)
+                yield from joined.combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
+            if part is not work.slices[-1]:
+                carried = quotes.take(in_order.find_last())
 
 
-def _quotes_in_force(
-    trades: Table, quotes: Table, keys: Sequence[str], *, has_one_queue: bool
-) -> pa.Array:
-    """Return for each trade the quote in force; null if there is none."""
-    both = pa.concat_tables([quotes.select(list(keys)), trades.select(list(keys))])
-    codes = _codes(both)
-    ranks = _ranks(quotes, trades, has_one_queue=has_one_queue)
-    count = quotes.num_rows
-    order = np.lexsort((ranks[:count], codes[:count]))
-    # One number for key and rank: the next smaller one of a quote is of the same key, or there is none.
-    width = int(ranks.max(initial=0)) + 1
-    of_quotes = codes[:count][order] * width + ranks[:count][order]
-    of_trades = codes[count:] * width + ranks[count:]
-    places = np.searchsorted(of_quotes, of_trades, side="left") - 1
-    is_found = places >= 0
-    is_found[is_found] = codes[:count][order[places[is_found]]] == codes[count:][is_found]
-    chosen = np.zeros(len(places), np.int64)
-    chosen[is_found] = order[places[is_found]]
-    return pa.array(chosen, mask=~is_found)
+def _read_both(
+    left: _Side, right: _Side, part: TimeSlice, group: Sequence[str], keys: Sequence[str]
+) -> tuple[Table, Table]:
+    """Return the trades of these queues in a range of time, and the quotes that may belong to them."""
+    of_trades = {name: part.range_of(left.given, name) for name in group}
+    of_quotes = {
+        name: part.range_of(right.given, name)
+        for name in (group if QUEUE in keys else sorted(right.given.sources))
+        if name in right.given.sources
+    }
+    trades: list[Batch] = []
+    quotes: list[Batch] = []
+    for name, ours in of_trades.items():
+        if of_quotes.get(name) == ours:  # then one look at the messages is enough
+            shapes = (left.shape(name), right.shape(name))
+            for of_left, of_right in _read_two(ours, left.given.options, *shapes):
+                trades.append(of_left)
+                quotes.append(of_right)
+            del of_quotes[name]
+        else:
+            trades += left.read(ours)
+    quotes += [batch for theirs in of_quotes.values() for batch in right.read(theirs)]
+    return left.table(trades), right.table(quotes)
 
 
-def _ranks(quotes: Table, trades: Table, *, has_one_queue: bool) -> Array:
-    """Return the places of quotes, then trades, in their common order, from 0 on.
-
-    Within a queue that is the order of seqs.
-    """
-    seqs = np.concatenate([_numbers(quotes, "seq"), _numbers(trades, "seq")])
-    if has_one_queue and seqs.max() - seqs.min() < SEQS_MAX:
-        ranks: Array = seqs - seqs.min()
-        return ranks
-    times_ns = np.concatenate([_numbers(quotes, "timestamp_ns"), _numbers(trades, "timestamp_ns")])
-    sides = np.zeros(len(seqs), np.int8)
-    sides[quotes.num_rows :] = 1
-    sources = _names_in_order(pa.concat_tables([quotes.select([QUEUE]), trades.select([QUEUE])]))
-    order = np.lexsort((sources, sides, seqs, times_ns))
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    return ranks
+def _read_two(
+    part: Range, options: ReadOptions, first: Shape, second: Shape
+) -> Iterator[tuple[Batch, Batch]]:
+    """Yield the messages of two types."""
+    columns = list(dict.fromkeys([*first.columns, *second.columns, "type_id"]))
+    types = [shape.types or frozenset[int]() for shape in (first, second)]
+    wanted = types[0] | types[1]
+    for batch in read_range(part, columns, options, types=wanted, batch_rows=READ_ROWS):
+        yield first.fit(rows_of_types(batch, types[0])), second.fit(rows_of_types(batch, types[1]))
 
 
-def _codes(keys: Table) -> Array:
-    """Return a number for each row, the same for equal rows; null equals null."""
-    codes = np.zeros(keys.num_rows, np.int64)
-    for column in keys.columns:
-        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-        codes = codes * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy()
-    return np.unique(codes, return_inverse=True)[1] if len(keys.columns) > 1 else codes
-
-
-def _numbers(rows: Table, name: str) -> Array:
-    numbers: Array = rows.column(name).to_numpy()
-    return numbers
-
-
-def _names_in_order(rows: Table) -> Array:
-    """Return numbers that are in the order of the names of the queues."""
-    encoded = rows.column(QUEUE).combine_chunks().dictionary_encode()
-    names: list[str] = encoded.dictionary.to_pylist()
-    rank = {name: number for number, name in enumerate(sorted(names))}
-    ranks: Array = np.array([rank[name] for name in names], np.int64)[encoded.indices.to_numpy()]
-    return ranks
+def _side_by_side(trades: Table, quotes: Table, schema: StructType) -> Table:
+    """Return trades with their quotes, which are null where there is none."""
+    added = schema.names[len(trades.column_names) :]
+    columns = [*trades.columns, *(quotes.column(name.removeprefix(PREFIX)) for name in added)]
+    return pa.Table.from_arrays(columns, names=schema.names).cast(arrow_schema(schema))

@@ -11,7 +11,7 @@ import msgspec
 from aiochronicle.spark.jobs.inputs import Input
 from aiochronicle.spark.source.plan import ROWS_WORTH_SPLITTING, Range
 
-__all__ = ["FOREVER_NS", "TimeSlice", "cut_time"]
+__all__ = ["FOREVER_NS", "TimeSlice", "cut_time", "processors"]
 
 SAMPLES = 64  # times that are sampled to find ranges with about equally many messages
 FOREVER_NS = 2**63 - 1
@@ -35,6 +35,11 @@ class TimeSlice(msgspec.Struct, frozen=True, kw_only=True):
         return given.range(name, start, end)
 
 
+def processors() -> int:
+    """Return how many processors there are for tasks."""
+    return len(os.sched_getaffinity(0))
+
+
 def cut_time(inputs: Sequence[Input], rows_per_task: int, *, unit_ns: int = 1) -> list[TimeSlice]:
     """Divide time into ranges that begin at whole units and have about equally many messages.
 
@@ -44,8 +49,7 @@ def cut_time(inputs: Sequence[Input], rows_per_task: int, *, unit_ns: int = 1) -
     least = max(given.options.partitions_min or 0 for given in inputs)
     wanted = max(least, rows // rows_per_task + 1)
     if rows >= ROWS_WORTH_SPLITTING:
-        processors = len(os.sched_getaffinity(0))
-        wanted = -(-wanted // processors) * processors
+        wanted = -(-wanted // processors()) * processors()
     if any(given.options.timestamp is not None for given in inputs):
         wanted = 1  # a field may go back: only reading all of it shows where
     samples: list[tuple[int, float]] = []

@@ -1,9 +1,11 @@
 """Each trade has the quote that a plain search over all quotes finds."""
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -57,6 +59,37 @@ def test_every_trade_has_the_quote_in_force(
         expected[trade.source, trade.seq] = (content.symbol, content.price, *place, bid)
     assert found == expected
     assert len(rows) == len(expected)
+
+
+def test_a_task_carries_quotes_from_one_range_of_time_to_the_next(
+    spark: SparkSession, root: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many ranges of time for each of a few tasks, with the quotes of a market as of another one."""
+    monkeypatch.setattr(sys.modules[asof.__module__], "ROWS_PER_SLICE", 64)
+    (root / "cm").mkdir()
+    messages = record(root / "cm/btc", rng, 700, quotes=0.1) + record(root / "btc", rng, 500)
+    messages = [  # the names of nested queues are their paths
+        msgspec.structs.replace(one, source=name)
+        for name, some in (("cm/btc", messages[:700]), ("btc", messages[700:]))
+        for one in some
+    ]
+    for by in ("symbol", ("source", "symbol")):
+        frame = asof(spark, str(root), by=by)
+        assert frame.rdd.getNumPartitions() < 5
+        found = {
+            (row.source, row.seq): (row.quote_source, row.quote_seq) for row in frame.collect()
+        }
+        expected = {}
+        for trade, content in trades_of(messages):
+            of_key = [
+                one
+                for one in quotes_of(messages)
+                if by == "symbol" or one[0].source == trade.source
+            ]
+            quote = in_force(trade, content.symbol, of_key)
+            place = (quote.source, quote.seq) if quote else (None, None)
+            expected[trade.source, trade.seq] = place
+        assert found == expected
 
 
 @pytest.mark.parametrize("by", [None, "symbol"])
