@@ -7,7 +7,8 @@
  * less than 0.1 us each; the others fault here.
  *
  * How far "next" is and when to look again follow from how fast the writer was since the last look. One at full speed is
- * left alone, because its pages were made ready a moment ago. A look that found the writer at rest is the last one, until
+ * left alone, because its pages were made ready a moment ago, and so is one that syncs every few records, which
+ * faults after each sync anyway. A look that found the writer at rest is the last one, until
  * the heartbeat finds that it has moved. Nothing depends on whether any of this works. */
 #include "segment.h"
 #include "writer.h"
@@ -65,6 +66,7 @@ uint64_t ac_writer_refresh_pages(ac_writer_t *writer) {
     if (pause_ns < SOONEST_NS) pause_ns = SOONEST_NS;
     if (pause_ns > LATEST_NS) pause_ns = LATEST_NS;
     double meanwhile = (double)moved * (double)pause_ns / (double)elapsed_ns;
+    if (writer->piece == AC_PIECE_SYNCED) moved = 0;
     if (moved && meanwhile < BYTES_MOST) {
         coming = find_coming(writer, REACH_LEAST + 2 * (uint64_t)meanwhile);
         ac_map_retain(coming.map);
