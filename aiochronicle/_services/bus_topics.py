@@ -10,7 +10,7 @@ from aiochronicle._base.names import check_name, is_name
 from aiochronicle._base.system_errors import refusal
 from aiochronicle._core.queue import ReaderInfo
 from aiochronicle._core.topic_settings import TopicSettings
-from aiochronicle._layout import BUS_CONFIGURATION
+from aiochronicle._layout import BUS_CONFIGURATION, CONTROL, SHARED
 from aiochronicle._services.settings import load_settings
 from aiochronicle._services.shared import is_shared, list_readers
 from aiochronicle._services.trusted import (
@@ -27,6 +27,7 @@ __all__ = ["Topics", "checked_topic"]
 
 ROOT_VARIABLE = "AIOCHRONICLE_DATA_DIR"
 NAMESPACE_VARIABLE = "AIOCHRONICLE_NAMESPACE"
+_UNFINISHED = (f"{CONTROL}.", f".{SHARED}.")  # the first file of a queue, or topic, before it has its name
 
 
 class Topics:
@@ -107,13 +108,20 @@ class Topics:
             if has_queue(root, self._way[:count]):
                 path = self._root.joinpath(*self._way[:count])
                 raise InvalidName("is a topic, not a namespace", path=str(path))
-        with opened_below(root, (*self._way, topic)) as found:
-            if found is not None and _list_names(found, self.path(topic), files=True):
-                raise InvalidName("is a namespace, not a topic", path=self.path(topic))
+        if self._holds_others(topic) and not self._has_queue(topic):
+            raise InvalidName("is a namespace, not a topic", path=self.path(topic))
         mode = directory_mode(settings.mode)
         make_directories(root, mode)
         if settings.retention is not None and settings.retention.archive is not None:
             self._make_archive(Path(settings.retention.archive).parent, mode)
+
+    def _holds_others(self, topic: str) -> bool:
+        """Return whether the topic's directory has something in it, besides what another writer may just create."""
+        with opened_below(str(self._root), (*self._way, topic)) as found:
+            if found is None:
+                return False
+            names = _list_names(found, self.path(topic), files=True)
+        return not all(name.startswith(_UNFINISHED) for name in names)
 
     def _make_archive(self, path: Path, mode: int) -> None:
         if path.is_relative_to(self._root) and ".." not in path.parts:

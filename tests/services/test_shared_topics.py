@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -391,6 +392,22 @@ def test_bus_makes_no_namespace_of_a_shared_topic(tmp_path: Path) -> None:
         bus.writer("orders", shared=True)
         with Bus(tmp_path, namespace="orders") as inside, pytest.raises(InvalidName):
             inside.append("queue", b"x")
+
+
+def test_bus_writers_that_start_together_all_get_the_new_topic(tmp_path: Path) -> None:
+    for number in range(50):
+        together = threading.Barrier(4)
+
+        def start(root: Path, together: threading.Barrier) -> None:
+            with Bus(root) as bus:
+                together.wait()
+                bus.writer("orders", shared=True).append(b"x")
+
+        with ThreadPoolExecutor(4) as pool:
+            root = tmp_path / str(number)
+            started = [pool.submit(start, root, together) for _ in range(4)]
+            for one in started:
+                one.result()
 
 
 # ---- bad input ----
