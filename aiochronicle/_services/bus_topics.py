@@ -27,7 +27,10 @@ __all__ = ["Topics", "checked_topic"]
 
 ROOT_VARIABLE = "AIOCHRONICLE_DATA_DIR"
 NAMESPACE_VARIABLE = "AIOCHRONICLE_NAMESPACE"
-_UNFINISHED = (f"{CONTROL}.", f".{SHARED}.")  # the first file of a queue, or topic, before it has its name
+_UNFINISHED = (
+    f"{CONTROL}.",
+    f".{SHARED}.",
+)  # the first file of a queue, or topic, before it has its name
 
 
 class Topics:
@@ -116,7 +119,7 @@ class Topics:
             self._make_archive(Path(settings.retention.archive).parent, mode)
 
     def _holds_others(self, topic: str) -> bool:
-        """Return whether the topic's directory has something in it, besides what another writer may just create."""
+        """Return whether the topic's directory has something in it that is not just being created."""
         with opened_below(str(self._root), (*self._way, topic)) as found:
             if found is None:
                 return False
