@@ -19,6 +19,7 @@ _ADVICE: dict[type[ChronicleError], str] = {
         "A queue has one writer at a time; aioc who QUEUE names it. End it, or wait for it: append and dead"
         " retry take --lock-timeout."
     ),
+    errors.NotAQueue: "aioc ls DIRECTORY lists the queues in it.",
     errors.PositionCorrupt: "aioc repair QUEUE sets it aside; the reader is then a new one.",
     errors.PositionLost: (
         "Retention has removed it meanwhile: run the command again, which begins with the oldest message."

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import Parameter, Token
 
 from aiochronicle._base.locations import local_path
-from aiochronicle.cli.units import parse_amount, parse_moment, parse_seconds
+from aiochronicle.cli.units import age, amount, parse_amount, parse_moment, parse_seconds
 
 __all__ = [
     "Amount",
@@ -27,6 +27,11 @@ T = TypeVar("T")
 
 def _converter(parse: Callable[[str], T]) -> Callable[[Any, Sequence[Token]], T]:
     return lambda _, tokens: parse(tokens[0].value)
+
+
+def _default(spell: Callable[[float], str]) -> Callable[[float | None], str | None]:
+    """Return what the help says of a default value, which is nothing if there is none."""
+    return lambda value: None if value is None else spell(value)
 
 
 def _moment(text: str) -> int | datetime:
@@ -53,9 +58,20 @@ Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False,
 QueuePath = Annotated[Path, path_argument("QUEUE", "directory of the queue")]
 Directory = Annotated[Path, path_argument("DIR")]
 File = Annotated[Path, path_argument("FILE")]
-Amount = Annotated[int, Parameter(converter=_converter(parse_amount), metavar="SIZE", n_tokens=1)]
+Amount = Annotated[
+    int,
+    Parameter(
+        converter=_converter(parse_amount),
+        metavar="SIZE",
+        n_tokens=1,
+        show_default=_default(amount),
+    ),
+]
 Seconds = Annotated[
-    float, Parameter(converter=_converter(parse_seconds), metavar="TIME", n_tokens=1)
+    float,
+    Parameter(
+        converter=_converter(parse_seconds), metavar="TIME", n_tokens=1, show_default=_default(age)
+    ),
 ]
 Moment = Annotated[
     int | datetime, Parameter(converter=_converter(_moment), metavar="SEQ|TIME", n_tokens=1)

@@ -142,7 +142,7 @@ def _list(out: Output, directory: Path | None) -> None:
             Column("MESSAGES", right=True),
             Column("NEXT SEQ", right=True, rank=1),
             Column("SEGMENTS", right=True, rank=2),
-            Column("QUEUE", least=12),
+            Column("QUEUE", least=12, ends=True),
         ],
         [
             [

@@ -80,7 +80,7 @@ def recovered(
     out.table(
         found,
         [
-            Column("PART", least=20),
+            Column("PART", least=20, ends=True),
             Column("KIND"),
             Column("SEGMENT", right=True, rank=1),
             Column("OFFSET", right=True, rank=2),
@@ -198,5 +198,5 @@ def check(root: Directory, /, *, json: Json = False) -> int:
         out.json({"path": str(file), "defaults": settings.defaults, "topics": settings.topics})
     else:
         patterns = len(settings.topics) - len(topics)
-        out.line(f"{file}: sound; {len(topics)} topics and {patterns} patterns")
+        out.line(f"{file}: sound; {many(len(topics), 'topic')} and {many(patterns, 'pattern')}")
     return 0

@@ -26,7 +26,9 @@ app = App(
 )
 
 Seqs = Annotated[int, Parameter(metavar="SEQ", help="which; the SEQ of the list")]
-All = Annotated[bool, Parameter(name="--all", parse=True, negative=(), help="all of them")]
+All = Annotated[
+    bool, Parameter(name="--all", parse=True, negative=(), show_default=False, help="all of them")
+]
 
 
 def _check(queue: Path) -> None:
@@ -57,7 +59,7 @@ def list_letters(queue: QueuePath, /, *, json: Json = False) -> None:
         [
             Column("SEQ", right=True),
             Column("DIED", rank=2),
-            Column("QUEUE", rank=3, least=10),
+            Column("QUEUE", rank=3, least=10, ends=True),
             Column("MESSAGE", right=True, rank=1),
             Column("GROUP", rank=4, least=6),
             Column("ATTEMPTS", right=True, rank=2),

@@ -19,6 +19,7 @@ from aiochronicle.errors import DecodeError, SchemaError, SchemaNotFound
 __all__ = ["Decoder"]
 
 _HEX_BYTES_PER_LINE = 16
+_HEX_BYTES_MAX = 48  # of a payload, or of a field, on one line
 
 
 class Shown(Protocol):
@@ -131,14 +132,22 @@ class Decoder:
         head = f"{self._seq(message):>8}  {record['time']}  {_shown_carried(record)}"
         if "value" in record:
             kind = "" if record["type"] is None else f"{printable(record['type'])} "
-            return f"{head}{kind}{_fields(record['value'])}"
+            return f"{head}{kind}{_fields(self._for_people(message, record['value']))}"
         kind = f"#{record['type_id']} " if record["type_id"] else ""
         error = f" ({record['error']})" if "error" in record else ""
         if "text" in record:
             return f"{head}{kind}{printable(record['text'])}{error}"
-        shown = message.payload[:48].hex(" ", 2)
-        rest = " …" if record["bytes"] > 48 else ""
+        shown = message.payload[:_HEX_BYTES_MAX].hex(" ", 2)
+        rest = " …" if record["bytes"] > _HEX_BYTES_MAX else ""
         return f"{head}{kind}<{many(record['bytes'], 'byte')}> {shown}{rest}{error}"
+
+    def _for_people(self, message: Shown, value: Any) -> Any:
+        """Return the value of a record with its bytes as people read them, instead of base64."""
+        codec = self.codec(message.type_id)
+        if codec is None:
+            return value
+        decoded = codec.decode(message.payload)
+        return _with_bytes_spelled(msgspec.to_builtins(decoded, builtin_types=(bytes,)))
 
     def hex_lines(self, message: Shown) -> str:
         """Return a message with its payload as a dump."""
@@ -182,6 +191,20 @@ def _shown_value(value: str | dict[str, str]) -> str:
     if isinstance(value, str):
         return _show(value)
     return base64.b64decode(value["base64"]).hex()
+
+
+def _with_bytes_spelled(value: Any) -> Any:
+    """Replace bytes by their text or, if they are not text, by hexadecimal digits."""
+    if isinstance(value, bytes):
+        text = _text_of(value)
+        rest = "…" if len(value) > _HEX_BYTES_MAX else ""
+        return f"0x{value[:_HEX_BYTES_MAX].hex()}{rest}" if text is None else text
+    if isinstance(value, dict):
+        fields = cast("dict[Any, Any]", value)
+        return {_with_bytes_spelled(name): _with_bytes_spelled(one) for name, one in fields.items()}
+    if isinstance(value, list | tuple):
+        return [_with_bytes_spelled(one) for one in cast("list[Any]", value)]
+    return value
 
 
 def _java(payload: bytes) -> dict[str, Any]:

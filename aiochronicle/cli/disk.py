@@ -13,7 +13,7 @@ from aiochronicle._layout import INDEX_SUFFIX, JAVA_SUFFIX, RECOVERED, SEGMENT_S
 from aiochronicle.cli.arguments import Directory, Json
 from aiochronicle.cli.finding import Unreadable, find_queues, say_unreadable, short_path
 from aiochronicle.cli.output import Column, Output
-from aiochronicle.cli.processes import Deleted, deleted_files, process_of
+from aiochronicle.cli.processes import Deleted, deleted_files, process_of, program_of
 from aiochronicle.cli.units import amount
 
 __all__ = ["Usage", "du", "usage_of"]
@@ -118,7 +118,7 @@ def du(root: Directory = Path(), /, *, json: Json = False) -> int:
     if len(found) > 1:
         rows.append(_row("total", _sum_of(found)))
     columns = [
-        Column("QUEUE", least=16),
+        Column("QUEUE", least=16, ends=True),
         Column("TOTAL", right=True),
         Column("SEGMENTS", right=True, rank=1),
         Column("INDEXES", right=True, rank=4),
@@ -170,10 +170,10 @@ def _show_deleted(out: Output, deleted: list[Deleted]) -> None:
     for one in deleted:
         for pid in one.pids:
             process = process_of(pid)
-            command = "–" if process is None else process.command or "–"
+            command = "–" if process is None else program_of(process.command) or "–"
             rows.append([one.path, amount(one.bytes), str(pid), command])
     columns = [
-        Column("FILE", least=20),
+        Column("FILE", least=20, ends=True),
         Column("SIZE", right=True, rank=1),
         Column("PID", right=True),
         Column("COMMAND", least=16),

@@ -81,7 +81,8 @@ def retention(
         Amount | None, Parameter(help="keep nothing for a reader with a larger lag")
     ] = None,
     wait_for: Annotated[
-        str | None, Parameter(metavar="NAME", help="a reader that no limit concerns")
+        str | None,
+        Parameter(metavar="NAME", help="a reader that keeps its segments whatever the limits"),
     ] = None,
     archive: Annotated[
         Path | None,

@@ -25,7 +25,7 @@ def monitor(
     /,
     *,
     listen: Annotated[
-        str, Parameter(metavar="HOST:PORT", help="where; port 0: any that is free")
+        str, Parameter(metavar="HOST:PORT", help="address to listen on; port 0: any free one")
     ] = "127.0.0.1:8470",
     token_file: Annotated[
         File | None,
@@ -38,7 +38,11 @@ def monitor(
         Parameter(help="warn about an open reader whose oldest unread message is older than this"),
     ] = 60.0,
     probe: Annotated[
-        bool, Parameter(help="measure wake latency, by up to 20 wake-ups per second in all")
+        bool,
+        Parameter(
+            show_default=False,
+            help="measure wake latency by up to 20 wake-ups per second in total; default: yes",
+        ),
     ] = True,
 ) -> None:
     """Serve a live web page of all queues below a directory, /metrics and /healthz.

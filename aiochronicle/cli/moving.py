@@ -57,7 +57,9 @@ def export(
     start: Annotated[
         Moment | None, Parameter(name="--from", help="start; default: the oldest message")
     ] = None,
-    end: Annotated[Moment | None, Parameter(name="--to", help="up to here, without it")] = None,
+    end: Annotated[
+        Moment | None, Parameter(name="--to", help="end, excluded; default: the present end")
+    ] = None,
     type_: Annotated[
         str | None,
         Parameter(

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from aiochronicle._base.printable import printable, utf8_name
 
-__all__ = ["Column", "Output", "builtins_of", "console", "forget", "say", "to_json"]
+__all__ = ["Column", "Output", "builtins_of", "console", "forget", "say", "shortened", "to_json"]
 
 _PIPE_COLUMNS = 100_000
 _GAP = 2
@@ -55,13 +55,15 @@ def console(*, stderr: bool = False) -> Console:
 class Column(msgspec.Struct, frozen=True):
     """A column of a table. Columns with the highest ``rank`` are dropped first when there is no room.
 
-    ``least`` is how narrow it may be made before any column goes; None: it is not cut.
+    ``least`` is how narrow it may be made before any column goes; None: it is not cut. What is cut keeps
+    its beginning; with ``ends`` also its end, by which names and paths differ.
     """
 
     name: str
     right: bool = False
     rank: int = 0
     least: int | None = None
+    ends: bool = False
 
 
 def say(text: str) -> None:
@@ -180,7 +182,7 @@ def _chosen(columns: Sequence[Column], widths: list[int], width: int) -> dict[in
     chosen = dict(enumerate(widths))
     while True:
         excess = sum(chosen.values()) + _GAP * (len(chosen) - 1) - width
-        for number in sorted(chosen, key=lambda each: -columns[each].rank):
+        for number in sorted(chosen, key=lambda each: (-columns[each].rank, -each)):
             least = columns[number].least
             if excess > 0 and least is not None:
                 cut = min(excess, max(0, chosen[number] - least))
@@ -196,8 +198,7 @@ def _chosen(columns: Sequence[Column], widths: list[int], width: int) -> dict[in
 def _row(columns: Sequence[Column], chosen: dict[int, int], row: Sequence[Text]) -> Text:
     parts: list[Text] = []
     for number, width in chosen.items():
-        entry = row[number].copy()
-        entry.truncate(width, overflow="ellipsis")
+        entry = shortened(row[number], width, ends=columns[number].ends)
         gap = " " * (width - entry.cell_len)
         parts.append(
             Text.assemble(gap, entry) if columns[number].right else Text.assemble(entry, gap)
@@ -205,6 +206,22 @@ def _row(columns: Sequence[Column], chosen: dict[int, int], row: Sequence[Text])
     line = Text(" " * _GAP).join(parts)
     line.rstrip()
     return line
+
+
+def shortened(text: Text, width: int, *, ends: bool = False) -> Text:
+    """Return a text of at most this many terminal cells; with ``ends`` it loses its middle.
+
+    >>> shortened(Text("orders/auto-20260131"), 12, ends=True).plain
+    'order…260131'
+    """
+    cut = text.copy()
+    if text.cell_len <= width or not ends:
+        cut.truncate(width, overflow="ellipsis")
+        return cut
+    cut.truncate((width - 1) // 2, overflow="crop")
+    rest = width - 1 - cut.cell_len
+    tail = next(part for n in range(len(text)) if (part := text[n:]).cell_len <= rest)
+    return Text.assemble(cut, "…", tail)
 
 
 def is_terminal() -> bool:

@@ -6,6 +6,7 @@ of other containers cannot be seen, and of other users only some of it.
 
 import os
 import pwd
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Deleted", "Process", "deleted_files", "pids_using", "process_of"]
+__all__ = ["Deleted", "Process", "deleted_files", "pids_using", "process_of", "program_of"]
 
 _PROC = Path("/proc")
 _COMMAND_CHARACTERS_MAX = 4096
 _DELETED = " (deleted)"
+_INTERPRETER = re.compile(r"python[0-9.]*")
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,30 @@ def process_of(pid: int) -> Process | None:
         started_ns=_started_ns(fields),
         stopped=fields[:1] in (["T"], ["t"]),
     )
+
+
+def program_of(command: str | None) -> str:
+    """Return a command line without directories, and a script without its interpreter.
+
+    >>> program_of("/opt/feeds/bin/python feed.py --venue XETR"), program_of("/bin/python3 -m feeds.main")
+    ('feed.py --venue XETR', 'feeds.main')
+    >>> program_of("/usr/bin/feedd -v"), program_of(None)
+    ('feedd -v', '')
+    """
+    name, rest = _first_word(command or "")
+    if _INTERPRETER.fullmatch(name):
+        script, arguments = _first_word(rest)
+        if script == "-m":
+            return arguments
+        if script and not script.startswith("-"):
+            return f"{script} {arguments}".strip()
+    return f"{name} {rest}".strip()
+
+
+def _first_word(command: str) -> tuple[str, str]:
+    """Return the name of a program, and the rest."""
+    program, _, rest = command.partition(" ")
+    return program.rpartition("/")[2], rest
 
 
 def _user_name(uid: int) -> str:

@@ -22,7 +22,7 @@ from aiochronicle.cli.arguments import Directory, Json, QueuePath
 from aiochronicle.cli.disk import usage_of
 from aiochronicle.cli.finding import find_queues, say_unreadable, short_path
 from aiochronicle.cli.output import Column, Output
-from aiochronicle.cli.processes import pids_using, process_of
+from aiochronicle.cli.processes import pids_using, process_of, program_of
 from aiochronicle.cli.readers import damaged_readers, groups_of
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
 from aiochronicle.cli.states import STYLES, state_of
@@ -136,7 +136,7 @@ def ls(root: Directory = Path(), /, *, json: Json = False) -> int:
     out.table(
         found,
         [
-            Column("QUEUE", least=12),
+            Column("QUEUE", least=12, ends=True),
             Column("WRITER", rank=3, least=14),
             Column("SINCE", right=True, rank=8),
             Column("NEXT SEQ", right=True, rank=1),
@@ -244,24 +244,14 @@ def _writer(entry: Summary) -> str | Text:
     if entry.format == "cq4":
         return Text("Java queue", "dim")
     if entry.writer_stopped:
-        return Text(f"stopped (pid {entry.writer_pid})", STYLES["stopped"])
+        return Text(f"{entry.writer_pid} stopped", STYLES["stopped"])
     if entry.writer_silent_s is not None:
-        return Text(
-            f"silent for {age(entry.writer_silent_s)} (pid {entry.writer_pid})", STYLES["silent"]
-        )
+        return Text(f"{entry.writer_pid} silent for {age(entry.writer_silent_s)}", STYLES["silent"])
     if entry.writer_state == "open":
-        return f"{entry.writer_pid or '?'} {_short(entry.writer_command)}"
+        return f"{entry.writer_pid or '?'} {program_of(entry.writer_command)}".rstrip()
     if entry.writer_state == "died":
-        return Text(f"died (pid {entry.writer_pid})", STYLES["died"])
+        return Text(f"{entry.writer_pid or '?'} died", STYLES["died"])
     return Text(entry.writer_state or "–", "dim")
-
-
-def _short(command: str | None) -> str:
-    """Return a command line without the directories of the program."""
-    if not command:
-        return ""
-    program, _, rest = command.partition(" ")
-    return f"{program.rpartition('/')[2]} {rest}".strip()
 
 
 def info(queue: QueuePath, /, *, json: Json = False) -> int:
@@ -307,7 +297,7 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
                 f"{found.segments:,} of {amount(found.segment_size)},"
                 f" {found.first_segment} to {found.last_segment}"
                 if found.format == "native"
-                else f"{found.segments:,} cycles, {found.first_segment} to {found.last_segment}",
+                else f"{many(found.segments, 'cycle')}, {found.first_segment} to {found.last_segment}",
             ),
             ("end", f"segment {found.current_segment}, offset {found.write_offset:,}"),
             ("disk", amount(usage.total_bytes)),
@@ -316,7 +306,7 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
                 "readers",
                 f"{len(readers)}, {record['readers_open']} open"
                 if found.format == "native"
-                else f"{len(readers)} named tailers",
+                else many(len(readers), "named tailer"),
             ),
             (
                 "worst lag",
@@ -396,14 +386,18 @@ def _of_writer(writer: WriterInfo | None, now_ns: int) -> list[tuple[str, str | 
     who = f"pid {writer.pid}, {writer.command}" if writer.command else f"pid {writer.pid}"
     lines: list[tuple[str, str | Text]] = [
         ("writer", Text.assemble((state, STYLES.get(state, "")), f", {printable(who)}")),
-        ("since", _moment(writer.since_ns, now_ns)),
+        ("opened", _moment(writer.since_ns, now_ns)),
     ]
     if writer.silent_s is not None:
         lines.append(("sign of life", Text(f"none for {age(writer.silent_s)}", STYLES[state])))
+    if writer.state == "closed":
+        lines.append(("closed", _moment(writer.closed_ns, now_ns)))
+    elif writer.state == "died":
+        lines.append(("last heartbeat", _moment(writer.heartbeat_ns, now_ns)))
     if writer.published_ns is None:
         return lines
     lines += [
-        ("rate", f"{rate(writer.rate)}, {amount(writer.rate_bytes)}/s"),
+        ("rate", f"{rate(writer.rate)}, {amount(writer.rate_bytes)}/s of records"),
         ("flush", flush_of(writer.flush)),
         ("retention", retention_of(writer.retention)),
         ("capacity", capacity_of(writer.capacity)),
@@ -466,7 +460,7 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
         found,
         [
             Column("ROLE"),
-            Column("NAME", least=8),
+            Column("NAME", least=20, ends=True),
             Column("STATE"),
             Column("PID", right=True),
             Column("USER", rank=1),
@@ -481,7 +475,7 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
                 str(one.pid) if one.pid else "–",
                 one.user or "–",
                 since(one.since_ns, now_ns),
-                one.command or "–",
+                program_of(one.command) or "–",
             ]
             for one in found
         ],
@@ -559,7 +553,7 @@ def topics(
     out.table(
         found,
         [
-            Column("TOPIC", least=8),
+            Column("TOPIC", least=8, ends=True),
             Column("NEXT SEQ", right=True),
             Column("SEGMENT SIZE", right=True, rank=2),
             Column("FLUSH", rank=1),

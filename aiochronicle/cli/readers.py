@@ -16,7 +16,7 @@ from aiochronicle._services.shared import SharedTopic, is_shared
 from aiochronicle.cli.arguments import Json, QueuePath
 from aiochronicle.cli.exits import DAMAGED, Refused
 from aiochronicle.cli.output import Column, Output, say
-from aiochronicle.cli.processes import process_of
+from aiochronicle.cli.processes import process_of, program_of
 from aiochronicle.cli.states import STYLES
 from aiochronicle.cli.units import age, amount, parse_moment, seq_text, since
 from aiochronicle.errors import NotSupported, PositionCorrupt
@@ -55,7 +55,7 @@ def list_readers(queue: QueuePath, /, *, json: Json = False) -> int:
         [{**msgspec.structs.asdict(one), "group": groups.get(one.name)} for one in readers]
         + [{"name": name, "problem": error.detail} for name, error in damaged.values()],
         [
-            Column("NAME", least=8),
+            Column("NAME", least=24, ends=True),
             Column("PID", right=True, rank=2),
             Column("OPEN"),
             Column("HOLDS", right=True, rank=3),
@@ -171,7 +171,7 @@ def _row(reader: ReaderInfo, form: str, is_group: bool) -> list[str | Text]:
         amount(reader.lag.bytes),
         age(reader.lag.seconds) if reader.lag.messages and form == "native" else "–",
         age(reader.heartbeat_age_s),
-        reader.command or "–",
+        program_of(reader.command) or "–",
     ]
 
 
@@ -223,7 +223,8 @@ def seek(
     /,
     *,
     create: Annotated[
-        bool, Parameter(negative=(), help="create the reader if there is none")
+        bool,
+        Parameter(negative=(), show_default=False, help="create the reader if there is none"),
     ] = False,
     force: Force = False,
     json: Json = False,

@@ -14,7 +14,7 @@ def flush_of(flush: str | Batch) -> str:
 def capacity_of(capacity: int | Capacity | None) -> str:
     """Describe how far a writer may run ahead of its readers."""
     if capacity is None:
-        return "–"
+        return "no limit"
     if isinstance(capacity, int):
         return amount(capacity)
     timeout = "" if capacity.timeout_s is None else f" {age(capacity.timeout_s)}"

@@ -379,6 +379,19 @@ def test_tail_decodes_without_the_classes(root: Path) -> None:
     assert aioc("tail", root / "trades", "--from", "2999-01-01").out == ""
 
 
+def test_tail_shows_bytes_in_fields_as_text_or_digits(tmp_path: Path) -> None:
+    class Blob(msgspec.Struct):
+        text: bytes
+        other: list[bytes]
+
+    with open_writer(tmp_path / "blobs", codec=Blob) as writer:
+        writer.send(Blob(b"two words", [b"\xff\x00", b"\x1b[2J"]))
+    shown = aioc("tail", str(tmp_path / "blobs")).out
+    assert shown.endswith("""Blob text='two words' other=["0xff00","\\u001b[2J"]\n""")
+    (record,) = json_lines(aioc("tail", str(tmp_path / "blobs"), "--json").out)
+    assert record["value"] == {"text": "dHdvIHdvcmRz", "other": ["/wA=", "G1sySg=="]}
+
+
 def test_tail_shows_what_is_no_text_safely(root: Path) -> None:
     done = aioc("tail", root / "plain", "-n", "2")
     assert "\x1b" not in done.out

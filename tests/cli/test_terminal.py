@@ -55,6 +55,14 @@ def test_a_wide_terminal_shows_all_columns_and_a_narrow_one_the_important(root: 
         assert name in narrow[0]
 
 
+def test_long_names_lose_their_middle(tmp_path: Path) -> None:
+    for end in ("one", "two"):
+        open_writer(tmp_path / f"{'a-very-long-name-' * 4}{end}").close()
+    lines = lines_of(in_terminal(80, "ls", tmp_path)[1])
+    assert [line.split()[0].partition("…")[2][-4:] for line in lines[1:3]] == ["-one", "-two"]
+    assert len(aioc("ls", tmp_path).out.splitlines()[1].split()[0]) == 71
+
+
 def test_colours_are_for_terminals(live: tuple[Path, int]) -> None:
     path, _ = live
     assert "\x1b[32mopen" in in_terminal(80, "who", path)[1]
