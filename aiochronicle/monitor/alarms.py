@@ -6,6 +6,7 @@ import msgspec
 
 from aiochronicle._core.queue import ReaderInfo
 from aiochronicle._core.writer_info import WriterInfo
+from aiochronicle.cli.units import age
 from aiochronicle.monitor.records import Alarm, Level, QueueState, Snapshot
 
 __all__ = ["Limits", "alarms_of", "alarms_of_disk"]
@@ -57,7 +58,7 @@ def _of_writer(queue: QueueState, writer: WriterInfo) -> Iterator[Alarm]:
         yield _alarm(
             "warning",
             queue,
-            f"its writer, pid {writer.pid}, has given no sign of life for {writer.silent_s:.0f} s: the"
+            f"its writer, pid {writer.pid}, has given no sign of life for {age(writer.silent_s)}: the"
             " machine is overloaded, its container is paused, or a disk hangs",
         )
     counted = writer.statistics
@@ -91,7 +92,7 @@ def _of_reader(queue: QueueState, reader: ReaderInfo, limits: Limits) -> Iterato
         yield _alarm(
             "critical" if limits.lag_is_critical else "warning",
             queue,
-            f"reader {reader.name!r} is late: its oldest unread message is {reader.lag.seconds:,.0f} s"
+            f"reader {reader.name!r} is late: its oldest unread message is {age(reader.lag.seconds)}"
             f" old, {reader.lag.messages:,} wait",
         )
 

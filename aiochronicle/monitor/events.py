@@ -46,7 +46,8 @@ def changes(before: QueueState, after: QueueState, ended: set[int]) -> Iterator[
         return
     yield from _of_segments(before.info, after.info)
     yield from _of_writer(before.writer, after.writer)
-    yield from _of_readers(before.readers, after.readers, ended)
+    groups = {group.name for group in after.groups}
+    yield from _of_readers(before.readers, after.readers, ended, groups)
 
 
 def _of_segments(before: QueueInfo, after: QueueInfo) -> Iterator[Change]:
@@ -120,14 +121,19 @@ def _of_errors(before: WriterInfo | None, after: WriterInfo) -> Iterator[Change]
 
 
 def _of_readers(
-    before: tuple[ReaderInfo, ...], after: tuple[ReaderInfo, ...], ended: set[int]
+    before: tuple[ReaderInfo, ...],
+    after: tuple[ReaderInfo, ...],
+    ended: set[int],
+    groups: set[str],
 ) -> Iterator[Change]:
     old = {one.name: one for one in before}
     for name in old.keys() - {one.name for one in after}:
         yield "reader forgotten", 0, f"reader {name!r} has no position any more", 1
     for one in after:
         was = old.get(one.name)
-        if one.live and (was is None or not was.live or was.pid != one.pid):
+        # The position of a group has the pid of the member that committed last.
+        is_another = was is None or not was.live or (was.pid != one.pid and one.name not in groups)
+        if one.live and is_another:
             by = "" if one.pid is None else f" by {_process(one.pid, one.command)}"
             yield "reader opened", 0, f"reader {one.name!r}{by}", 1
         if was is not None and was.live and not one.live:

@@ -2,7 +2,7 @@
 
 Fan-ins are not published. A process that has readers of the same name open in several queues is taken for a
 fan-in over these queues. With strict order it waits for a source that has no message while others have
-some.
+some. What a reader has taken but not committed cannot be seen: it is allowed for by ``COMMIT_S``.
 """
 
 from collections import defaultdict
@@ -14,6 +14,7 @@ from aiochronicle.monitor.records import QueueState, Snapshot
 __all__ = ["Stall", "fan_ins", "stalls_of"]
 
 STALL_S = 2.0
+COMMIT_S = 1.0  # how old a message may be when it is committed with others
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,23 +42,32 @@ def fan_ins(snapshot: Snapshot) -> dict[tuple[int, str], list[QueueState]]:
     return {key: queues for key, queues in found.items() if len(queues) > 1}
 
 
+class _Source(msgspec.Struct, frozen=True):
+    """A source of a fan-in: how long ago it was heard of, and how old its oldest uncommitted message is."""
+
+    queue: QueueState
+    silent_s: float
+    waiting_s: float  # 0 if everything is committed
+
+
 def stalls_of(snapshot: Snapshot, *, least_s: float = STALL_S) -> list[Stall]:
     """Return the silent source that each fan-in may be waiting for, if there is one."""
     found: list[Stall] = []
     for (pid, name), queues in fan_ins(snapshot).items():
-        waiting_s = 0.0
-        silent: list[tuple[int, QueueState]] = []
-        for queue in queues:
-            reader = next(one for one in queue.readers if one.name == name)
-            info = queue.info
-            if reader.lag.messages:
-                waiting_s = max(waiting_s, reader.lag.seconds)
-            elif info is not None and queue.writer is not None and queue.writer.state != "closed":
-                silent.append((max(info.watermark_ns, info.last_timestamp_ns), queue))
-        if waiting_s < least_s or not silent:
+        sources = [
+            source for queue in queues if (source := _source(queue, name, snapshot)) is not None
+        ]
+        silent = max(
+            (one for one in sources if _may_be_awaited(one, sources)),
+            key=lambda one: one.silent_s,
+            default=None,
+        )
+        if silent is None:
             continue
-        heard_ns, queue = min(silent, key=lambda one: one[0])
-        if heard_ns < snapshot.time_ns - waiting_s * 1e9:
+        waiting_s = max((one.waiting_s for one in sources if one is not silent), default=0.0)
+        slack_s = COMMIT_S if silent.waiting_s else 0.0
+        if waiting_s >= least_s and silent.silent_s > waiting_s - slack_s:
+            queue = silent.queue
             found.append(
                 Stall(
                     reader=name,
@@ -68,3 +78,26 @@ def stalls_of(snapshot: Snapshot, *, least_s: float = STALL_S) -> list[Stall]:
                 )
             )
     return found
+
+
+def _source(queue: QueueState, reader_name: str, snapshot: Snapshot) -> _Source | None:
+    info = queue.info
+    if info is None:
+        return None
+    lag = next(one.lag for one in queue.readers if one.name == reader_name)
+    heard_ns = max(info.watermark_ns, info.last_timestamp_ns)
+    return _Source(queue, (snapshot.time_ns - heard_ns) / 1e9, lag.seconds if lag.messages else 0.0)
+
+
+def _may_be_awaited(source: _Source, sources: list[_Source]) -> bool:
+    """Tell whether a source may have nothing left for the fan-in, while its writer may append more.
+
+    What is not committed may have been delivered if it is from shortly before the source fell silent.
+    """
+    writer = source.queue.writer
+    if writer is None or writer.state == "closed":
+        return False
+    if not source.waiting_s:
+        return True
+    newest_s = min(one.silent_s for one in sources)
+    return source.waiting_s <= source.silent_s + COMMIT_S and newest_s < source.silent_s - COMMIT_S

@@ -98,6 +98,7 @@ class Views:
             "segments": 0 if info is None else info.segments,
             "disk": 0 if info is None else info.disk_bytes,
             "last": 0 if info is None or queue.format == "java" else _ms(info.last_timestamp_ns),
+            "looked": _ms(queue.looked_ns),
             "oldest": 0 if info is None else _ms(info.oldest_ns or 0),
         }
 

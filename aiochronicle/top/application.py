@@ -13,11 +13,12 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Input, Static
 from textual.worker import Worker, WorkerCancelled, WorkerFailed
 
+from aiochronicle.cli.output import shortened
 from aiochronicle.cli.units import age, amount, many, rate
 from aiochronicle.monitor.collector import Collector, Limits
 from aiochronicle.monitor.records import QueueState, Snapshot
 from aiochronicle.monitor.stalls import stalls_of
-from aiochronicle.top.rows import COLUMNS, ORDERS, Column, Order, Row, rows_of
+from aiochronicle.top.rows import COLUMNS, ORDERS, WARNING, Column, Order, Row, rows_of, style_of
 from aiochronicle.top.screens import EventsScreen, QueueScreen, TailScreen, WhyScreen
 
 __all__ = ["Top"]
@@ -36,7 +37,8 @@ class Top(App[None]):
     """A table of all queues in or below a directory, redrawn after each look of the collector."""
 
     CSS = """
-    #totals, #warning, .head { height: 1; padding: 0 1; }
+    #totals, .head { height: 1; padding: 0 1; }
+    #warning { height: auto; max-height: 2; padding: 0 1; }
     #totals { background: $primary 30%; }
     .head { background: $primary 30%; }
     #warning { background: $surface; }
@@ -167,17 +169,17 @@ class Top(App[None]):
         text.append(snapshot.root, "bold")
         if wanted := self.query_one("#filter", Input).value:
             text.append(f"  filter: {wanted}", "bold")
-        text.append(f"  {many(len(snapshot.queues), 'queue')}  {rate(history.last('rate'))}")
-        text.append(f"  lag {age(history.last('lag_s'))}")
-        if self.size.width >= 100:
-            text.append(f"  {amount(snapshot.disk_bytes_free)} free")
         if bad or warn:
             text.append(
-                f"  {bad} critical, {many(warn, 'warning')}", "bold red" if bad else "yellow"
+                f"  {bad} critical, {many(warn, 'warning')}", "bold red" if bad else WARNING
             )
         else:
             text.append("  healthy", "green")
         text.append(f"  by {self.order}{' reversed' if self.is_reversed else ''}", "dim")
+        text.append(f"  {many(len(snapshot.queues), 'queue')}  {rate(history.last('rate'))}")
+        text.append(f"  lag {age(history.last('lag_s'))}")
+        if self.size.width >= 100:
+            text.append(f"  {amount(snapshot.disk_bytes_free)} free")
         self.query_one("#totals", Static).update(text)
 
     def _draw_table(self) -> None:
@@ -217,17 +219,17 @@ class Top(App[None]):
         table.scroll_y = scrolled
 
     def _draw_warning(self, snapshot: Snapshot) -> None:
-        text = Text(no_wrap=True, overflow="ellipsis")
+        stalls = stalls_of(snapshot)
+        text = Text(no_wrap=bool(stalls), overflow="ellipsis")
         if snapshot.alarms:
             alarm = snapshot.alarms[0]
-            style = "bold red" if alarm.level == "critical" else "yellow"
-            text.append(f"{alarm.name or snapshot.root}: {alarm.text}", style)
-        elif stalls := stalls_of(snapshot):
+            text.append(f"{alarm.name or snapshot.root}: {alarm.text}", style_of(alarm))
+        if stalls:
             stall = stalls[0]
-            text.append(
-                f"{stall.reader} (pid {stall.pid}) waits for {stall.name}, if its order is strict",
-                "yellow",
+            what = (
+                f"{stall.reader} (pid {stall.pid}) waits for {stall.name}, if its order is strict"
             )
+            text.append(f"\n{what}" if snapshot.alarms else what, WARNING)
         self.query_one("#warning", Static).update(text)
 
     def on_resize(self) -> None:
@@ -343,6 +345,5 @@ def _cell(row: Row, place: int, column: Column, width: int) -> Text:
     if column.right:
         text.justify = "right"
         text.align("right", width)
-    else:
-        text.truncate(width, overflow="ellipsis")
-    return text
+        return text
+    return shortened(text, width, ends=place == 0)

@@ -1,6 +1,5 @@
 """Rows of the table: one per queue, and below it one per reader."""
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -10,15 +9,27 @@ from rich.text import Text
 from aiochronicle._core.group import GroupInfo
 from aiochronicle._core.queue import ReaderInfo
 from aiochronicle.cli.states import STYLES, state_of
-from aiochronicle.cli.units import age, amount, rate, seq_text, since
+from aiochronicle.cli.units import age, amount, many, rate, seq_text, since
 from aiochronicle.monitor.history import History
-from aiochronicle.monitor.records import QueueState, Snapshot
+from aiochronicle.monitor.records import Alarm, QueueState, Snapshot
 from aiochronicle.monitor.stalls import Stall, stalls_of
 
-__all__ = ["COLUMNS", "ORDERS", "Column", "Order", "Row", "rows_of", "sparkline"]
+__all__ = [
+    "COLUMNS",
+    "ORDERS",
+    "WARNING",
+    "Column",
+    "Order",
+    "Row",
+    "rows_of",
+    "sparkline",
+    "style_of",
+]
 
 Order = Literal["name", "rate", "lag", "disk", "last"]
 ORDERS: tuple[Order, ...] = ("name", "rate", "lag", "disk", "last")
+
+WARNING = "#b36b00"  # to be read on light and on dark, which yellow is not
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -40,10 +51,10 @@ COLUMNS = (
     Column("LAST MINUTE", 12),
     Column("LAG", 11, right=True),
     Column("AGE", 8, 86, right=True),
-    Column("NEXT SEQ", 13, 110, right=True),
-    Column("DISK", 9, 120, right=True),
-    Column("LAST", 8, 130, right=True),
-    Column("WARNING", 20, 150),
+    Column("NEXT SEQ", 17, 116, right=True),
+    Column("DISK", 9, 127, right=True),
+    Column("LAST", 8, 137, right=True),
+    Column("WARNING", 20, 152),
 )
 
 
@@ -84,7 +95,7 @@ def _last_message(queue: QueueState) -> str:
     """Return the age of the last message. For a Java queue it is unknown: its messages have no time."""
     if queue.info is None or queue.format == "java":
         return "–"
-    return since(queue.info.last_timestamp_ns, time.time_ns())
+    return since(queue.info.last_timestamp_ns, queue.looked_ns)
 
 
 def rows_of(
@@ -98,10 +109,10 @@ def rows_of(
 ) -> list[Row]:
     """Return the rows of a snapshot, in order: queues whose name contains ``wanted``, and their readers."""
     stalls = {(stall.pid, stall.reader): stall for stall in stalls_of(snapshot)}
-    alarms: dict[int, str] = {}
+    alarms: dict[int, Alarm] = {}
     for alarm in reversed(snapshot.alarms):  # the worst first, so that it stays
         if alarm.queue is not None:
-            alarms[alarm.queue] = alarm.text
+            alarms[alarm.queue] = alarm
     shown = [queue for queue in snapshot.queues if wanted.lower() in queue.name.lower()]
     shown.sort(key=_SORTING[order], reverse=reverse)
     found: list[Row] = []
@@ -112,7 +123,12 @@ def rows_of(
     return found
 
 
-def _of_queue(queue: QueueState, history: History, alarm: str | None) -> Row:
+def style_of(alarm: Alarm) -> str:
+    """Return the colour of an alarm."""
+    return "bold red" if alarm.level == "critical" else WARNING
+
+
+def _of_queue(queue: QueueState, history: History, alarm: Alarm | None) -> Row:
     info = queue.info
     writer = queue.writer
     state, style = "–", "dim"
@@ -135,7 +151,7 @@ def _of_queue(queue: QueueState, history: History, alarm: str | None) -> Row:
         Text(seq_text(queue.next_seq, "cq4" if queue.format == "java" else "native")),
         Text(amount(None if info is None else info.disk_bytes)),
         Text(_last_message(queue)),
-        Text(alarm or "", "red"),
+        Text("") if alarm is None else Text(alarm.text, style_of(alarm)),
     )
     return Row(f"q{queue.number}", queue.number, cells)
 
@@ -159,14 +175,16 @@ def _of_reader(
     if group is not None:
         alive = sum(member.alive for member in group.members)
         state, style = ("group", "green" if alive else "dim")
-        warning = f"{alive} members, {group.in_flight:,} in flight, {group.retried:,} redelivered"
+        warning = (
+            f"{many(alive, 'member')}, {group.in_flight:,} in flight, {group.retried:,} redelivered"
+        )
     if stall is not None:
-        state, style = "stalled", "yellow"
+        state, style = "stalled", WARNING
         warning = f"waits for {stall.name}, if its order is strict"
     if reader.lost:
         state, style = "lost", "bold red"
     is_java = queue.format == "java"  # whose messages have the time at which their file began
-    late = "yellow" if reader.live and reader.lag.seconds > 60 and not is_java else ""
+    late = WARNING if reader.live and reader.lag.seconds > 60 and not is_java else ""
     cells = (
         Text(f"  {reader.name}"),
         Text(state, style),
@@ -178,6 +196,6 @@ def _of_reader(
         Text(seq_text(reader.committed_seq, "cq4" if queue.format == "java" else "native"), "dim"),
         Text(f"{reader.keeps_segments} seg" if reader.keeps_segments else "", "dim"),
         Text(age(reader.heartbeat_age_s), "dim"),
-        Text(warning, "yellow" if stall else "dim"),
+        Text(warning, WARNING if stall else "dim"),
     )
     return Row(f"q{queue.number}/{reader.name}", queue.number, cells)

@@ -19,11 +19,14 @@ from aiochronicle._core.newest import start_of_newest
 from aiochronicle._core.queue import ReaderInfo
 from aiochronicle._core.reader import Reader, open_reader
 from aiochronicle.cli.decoding import Decoder
+from aiochronicle.cli.output import shortened
+from aiochronicle.cli.processes import program_of
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
 from aiochronicle.cli.states import STYLES, state_of
 from aiochronicle.cli.units import age, amount, many, rate, seq_text, since, when
 from aiochronicle.errors import ChronicleError
 from aiochronicle.monitor.records import Alarm, Event, QueueState
+from aiochronicle.top.rows import WARNING, style_of
 
 __all__ = ["EventsScreen", "QueueScreen", "TailScreen", "WhyScreen"]
 
@@ -108,15 +111,15 @@ def _describe(state: QueueState) -> Text:
     if writer is not None:
         how = state_of(writer)
         style = {**STYLES, "stopped": "bold red", "died": "bold red"}.get(how, "")
-        line("writer", f"{how}, pid {writer.pid}, {writer.command}", style)
-        line("since", f"{since(writer.since_ns, state.looked_ns)} ago")
+        line("writer", f"{how}, pid {writer.pid}, {program_of(writer.command)}", style)
+        line("opened", f"{since(writer.since_ns, state.looked_ns)} ago")
         line("flush", flush_of(writer.flush))
         line("retention", retention_of(writer.retention))
         line("capacity", capacity_of(writer.capacity))
         for slow in writer.slow_appends[-5:]:
             took = age(slow.duration_ns / 1e9)
             ago = since(slow.time_ns, state.looked_ns)
-            line("slow append", f"{took} at seq {slow.seq:,}: {slow.cause}, {ago} ago", "yellow")
+            line("slow append", f"{took} at seq {slow.seq:,}: {slow.cause}, {ago} ago", WARNING)
         for error in writer.errors[-5:]:
             line("error", f"{error.text} ({many(error.count, 'time')})", "red")
     title("Readers")
@@ -239,7 +242,7 @@ class WhyScreen(_Over):
         else:
             for one in kept[:_LINES]:
                 text.append(f"{one.segment:>8}  {amount(one.bytes):>9}  ", "dim")
-                text.append(f"{printable(one.text)}\n", "yellow" if one.reader else "")
+                text.append(f"{printable(one.text)}\n", WARNING if one.reader else "")
             if len(kept) > _LINES:
                 text.append(f"and {len(kept) - _LINES:,} more", "dim")
         self.query_one("#why", Static).update(text)
@@ -264,18 +267,20 @@ class EventsScreen(_Over):
     def _wrong(self) -> Text:
         text = Text()
         for alarm in self._alarms:
-            style = "bold red" if alarm.level == "critical" else "yellow"
-            text.append(f"{alarm.name or 'all'}: {alarm.text}\n", style)
+            text.append(f"{alarm.name or 'all'}: {alarm.text}\n", style_of(alarm))
         if not self._alarms:
             text.append("no alarms\n", "green")
         return text
+
+    def _name_max(self) -> int:
+        return min(_NAME_MAX, self.app.size.width // 5)
 
     def _happened(self) -> Table:
         today = when(time.time_ns(), parts=False)[:10]
         rows = Table.grid(padding=(0, 2, 0, 0))
         for style in ("dim", "cyan"):
             rows.add_column(style=style, no_wrap=True)
-        rows.add_column(style="bold", no_wrap=True, overflow="ellipsis", max_width=_NAME_MAX)
+        rows.add_column(style="bold", no_wrap=True, overflow="ellipsis", max_width=self._name_max())
         rows.add_column()
         for event in sorted(self._events, key=lambda one: one.time_ns, reverse=True):
             day, _, moment = when(event.time_ns, parts=False).removesuffix("Z").partition("T")
@@ -283,7 +288,7 @@ class EventsScreen(_Over):
             rows.add_row(
                 Text(moment if day == today else f"{day} {moment}"),
                 Text(f"{event.kind}{count}"),
-                Text(event.name),
+                shortened(Text(event.name), self._name_max(), ends=True),
                 Text(printable(event.text)),
             )
         return rows

@@ -38,7 +38,7 @@ def test_a_stopped_process_is_shown_wherever_it_is_named(live: tuple[Path, int])
     path, pid = live
     assert aioc("ls", path.parent, "--json").json[0]["writer_stopped"] is False
     with stopped(pid):
-        assert f"stopped (pid {pid})" in aioc("ls", path.parent).out
+        assert f"{pid} stopped" in aioc("ls", path.parent).out
         found = aioc("ls", path.parent, "--json").json[0]
         assert (found["writer_state"], found["writer_stopped"]) == ("open", True)
         assert f"stopped, pid {pid}" in aioc("info", path).out

@@ -29,6 +29,14 @@ while not select.select([sys.stdin], [], [], 0.05)[0]:
         reader.commit()
 """
 
+MEMBER = """
+import sys, aiochronicle
+group = aiochronicle.open_group(sys.argv[1], sys.argv[2])
+group.poll().ack()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
 
 @contextmanager
 def program(text: str, *arguments: str | float | Path) -> Iterator[subprocess.Popen[str]]:

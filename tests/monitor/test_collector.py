@@ -14,7 +14,7 @@ from helpers.users import STRANGER, run_as
 from aiochronicle import Retention, Roll, open_reader, open_writer
 from aiochronicle.monitor.collector import Collector, Limits, QueueState, Snapshot
 from aiochronicle.monitor.records import Event
-from monitor.processes import READER, WRITER, program, until
+from monitor.processes import MEMBER, READER, WRITER, program, until
 
 
 def state(snapshot: Snapshot, name: str) -> QueueState:
@@ -171,6 +171,18 @@ def test_what_may_not_be_read_is_a_row_with_the_reason() -> None:
         found = dict(run_as(STRANGER, lambda: look_once(root)))
     assert found["open"] is None
     assert "ermission" in found["closed"]
+
+
+def test_members_that_take_turns_do_not_open_the_group_again(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with open_writer(path) as writer, Collector(tmp_path) as collector:
+        writer.append_many([b"x"] * 3)
+        collector.look()
+        with program(MEMBER, path, "billing"):
+            until(lambda: happened(collector, "reader opened"), "unopened")
+            with program(MEMBER, path, "billing"):
+                until(lambda: len(state(collector.look(), "a").groups[0].members) == 2, "alone")
+        assert kinds(collector, "a").count("reader opened") == 1
 
 
 def test_names_are_safe_to_print(tmp_path: Path) -> None:

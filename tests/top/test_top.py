@@ -16,7 +16,7 @@ from monitor.processes import READER, WRITER, program
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog, Static
 
-from aiochronicle import open_group, open_reader, open_writer
+from aiochronicle import FanIn, open_group, open_reader, open_writer
 from aiochronicle.top.application import Top
 from aiochronicle.top.screens import EventsScreen, QueueScreen, TailScreen, WhyScreen
 
@@ -208,6 +208,27 @@ async def test_a_silent_source_of_a_fan_in_is_named(tmp_path: Path) -> None:
             assert "waits for silent" in text_of(app, "#warning")
 
 
+async def test_a_source_with_uncommitted_messages_is_named_as_well(tmp_path: Path) -> None:
+    """Fan-ins commit now and then: of what the silent source sent last, some is read but not committed."""
+    with open_writer(tmp_path / "silent") as silent, open_writer(tmp_path / "lively") as lively:
+        readers = [open_reader(tmp_path / name, "merge") for name in ("silent", "lively")]
+        with FanIn(readers, order="strict") as merge:
+            silent.append(b"x")
+            lively.append(b"x")
+            assert merge.poll() is not None
+            app = Top(tmp_path, interval_s=0.2)
+            async with app.run_test(size=(180, 40)) as pilot:
+
+                def is_stalled() -> bool:
+                    lively.append(b"waits")
+                    return "stalled" in [line[1] for line in lines(app)]
+
+                await until(pilot, is_stalled, "no stall")
+                assert "waits for silent" in text_of(app, "#warning")
+        for reader in readers:
+            reader.close()
+
+
 async def test_groups_show_members_and_what_is_in_flight(tmp_path: Path) -> None:
     with open_writer(tmp_path / "a") as writer:
         writer.append_many([b"x"] * 3)
@@ -217,7 +238,7 @@ async def test_groups_show_members_and_what_is_in_flight(tmp_path: Path) -> None
         async with app.run_test(size=(180, 40)) as pilot:
             await until(pilot, lambda: len(names(app)) == 2, "no rows")
             assert lines(app)[1][1] == "group"
-            assert lines(app)[1][-1] == "1 members, 2 in flight, 0 redelivered"
+            assert lines(app)[1][-1] == "1 member, 2 in flight, 0 redelivered"
             await pilot.press("enter")
             await until(pilot, lambda: "Group workers" in text_of(app, "#about"), "no group")
         while taken:

@@ -46,6 +46,9 @@ function draw(id, traces, extra, empty) {
   Plotly.react(place, traces, layout(extra), CONFIG);
 }
 
+// Its own round ticks: by default they would stand where those of the left axis do.
+const RIGHT = { overlaying: "y", side: "right", rangemode: "tozero", showgrid: false, automargin: true, tickmode: "auto", nticks: 6 };
+
 export function drawRate(data) {
   draw("chart-rate", [
     line(data.series.rate, "messages/s", "accent", { fill: "tozeroy", fillcolor: `${colour("accent")}22` }),
@@ -53,8 +56,7 @@ export function drawRate(data) {
   ], {
     ...LEGEND, margin: { l: 52, r: 52, t: 22, b: 30 },
     yaxis: { tickformat: ".3~s", title: { text: "messages/s" } },
-    yaxis2: { overlaying: "y", side: "right", tickformat: ".3~s", rangemode: "tozero", showgrid: false, automargin: true,
-      title: { text: "bytes/s" } },
+    yaxis2: { ...RIGHT, tickformat: ".3~s", title: { text: "bytes/s" } },
   }, "no look has been made yet");
 }
 
@@ -65,7 +67,7 @@ export function drawLag(data) {
   ], {
     ...LEGEND, margin: { l: 52, r: 52, t: 22, b: 30 },
     yaxis: { tickformat: ".3~s", title: { text: "messages" } },
-    yaxis2: { overlaying: "y", side: "right", rangemode: "tozero", showgrid: false, automargin: true, title: { text: "s" } },
+    yaxis2: { ...RIGHT, title: { text: "seconds" } },
   }, "no look has been made yet");
 }
 

@@ -14,13 +14,15 @@ function facts(queue, detail, now) {
   const writer = queue.writer;
   const rows = [["path", detail.path]];
   if (writer) {
-    rows.push(["writer", `${writer.state}, pid ${writer.pid}, ${program(writer.command)}`], ["since", `${ago(writer.since, now)} ago`]);
+    rows.push(["writer", `${writer.state}, pid ${writer.pid}, ${program(writer.command)}`], ["opened", `${ago(writer.since, now)} ago`]);
   }
   for (const [name, value] of Object.entries(detail.settings || {})) rows.push([name, value]);
   for (const [name, value] of Object.entries(detail.counters || {})) {
     rows.push([name.replaceAll("_", " "), name === "record_bytes" ? amount(value) : whole(value)]);
   }
-  rows.push(["oldest message", `${ago(queue.oldest, now)} ago`], ["last message", `${ago(queue.last, now)} ago`]);
+  const [oldest, last] = queue.format === "java" ? ["oldest cycle", null] : ["oldest message", "last message"];
+  if (queue.oldest) rows.push([oldest, `${ago(queue.oldest, now)} ago`]);
+  if (last && queue.last) rows.push([last, `${ago(queue.last, queue.looked)} ago`]);
   return el("dl", {}, ...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
@@ -54,7 +56,7 @@ export function drawDetail(place, queue, detail, now) {
       ? table(["SEGMENT", "SIZE", "WHY"], detail.kept.map((one) => [String(one.segment), amount(one.bytes), one.text]))
       : el("div", { class: "empty" }, "nothing to say")),
     part("LAST SLOW APPENDS", slow.length
-      ? table(["TIME", "SEQ", "TOOK", "CAUSE"], slow.map((one) => [clock(one.time), one.seq, seconds(one.took_s), one.cause]))
+      ? table(["TIME", "SEQ", "TOOK", "CAUSE"], slow.map((one) => [clock(one.time), Number(one.seq).toLocaleString("en-US"), seconds(one.took_s), one.cause]))
       : el("div", { class: "empty" }, "none")),
   ];
   if (detail.errors && detail.errors.length) {

@@ -22,6 +22,22 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+// A name that is too long for its place loses its middle: names and paths differ at their ends.
+const TAIL = 8;
+
+export function setName(node, name) {
+  if (node.textContent === name) return;
+  const cut = name.length > 15 ? name.length - TAIL : name.length;
+  node.className = "cut";
+  node.replaceChildren(el("span", {}, name.slice(0, cut)), ...(cut < name.length ? [el("span", {}, name.slice(cut))] : []));
+  node.title = name;
+}
+
+export function middle(text, length) {
+  const tail = Math.floor(length / 2);
+  return text.length > length ? `${text.slice(0, length - 1 - tail)}…${text.slice(-tail)}` : text;
+}
+
 export function whole(value) {
   return Math.round(value).toLocaleString("en-US");
 }

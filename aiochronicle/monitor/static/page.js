@@ -1,11 +1,12 @@
 // The page: takes frames from /events and draws them. It asks for nothing else, and changes nothing.
-import { ago, amount, clock, el, program, rate, seconds, setText, svg, whole } from "./format.js";
+import { ago, amount, clock, el, program, rate, seconds, setName, setText, svg, whole } from "./format.js";
 import { drawEvents, drawHistogram, drawLag, drawRate, drawWake, shadeOf } from "./charts.js";
 import { drawDetail } from "./detail.js";
 import { drawTopology } from "./topology.js";
 
 const POINTS = 300;
 const SPARK = 60;
+const ALARMS = 12;
 const $ = (id) => document.getElementById(id);
 
 let stream = null;
@@ -25,7 +26,7 @@ const COLUMNS = [
   { title: "RATE", right: true, value: (q) => q.rate },
   { title: "", later: true },
   { title: "NEXT SEQ", right: true, later: true, value: (q) => Number(q.seq.replaceAll(",", "")) },
-  { title: "READERS", right: true, value: (q) => q.readers.length },
+  { title: "READERS", right: true, later: true, value: (q) => q.readers.length },
   { title: "WORST LAG", right: true, value: (q) => q.lag },
   { title: "SEGMENTS", right: true, later: true, value: (q) => q.segments },
   { title: "DISK", right: true, later: true, value: (q) => q.disk },
@@ -76,22 +77,28 @@ function level(alarms) {
   return alarms.length ? "warn" : "good";
 }
 
+function drawAlarm(alarm) {
+  return el("div", { class: alarm.level }, el("b", {}, alarm.name || frame.root), alarm.text);
+}
+
 function drawHead() {
   const bad = frame.alarms.filter((alarm) => alarm.level === "critical").length;
   const warn = frame.alarms.length - bad;
   const health = $("health");
   health.className = `badge ${level(frame.alarms)}`;
-  setText(health, bad ? `${bad} critical${warn ? `, ${warn} warnings` : ""}` : warn ? `${warn} warning${warn > 1 ? "s" : ""}` : "healthy");
+  setText(health, bad ? `${bad} critical${warn ? `, ${warn} warning${warn > 1 ? "s" : ""}` : ""}` : warn ? `${warn} warning${warn > 1 ? "s" : ""}` : "healthy");
   setText($("root"), frame.root);
   setText($("clock"), `${clock(frame.time).slice(0, 8)} UTC`);
   document.title = `${bad ? "✗ " : warn ? "! " : ""}${frame.root} – aioc monitor`;
   const alarms = $("alarms");
+  const shown = frame.alarms.slice(0, ALARMS); // the worst first; then what may be why readers are late
   alarms.hidden = !frame.alarms.length && !frame.stalls.length;
   alarms.replaceChildren(
-    ...frame.alarms.slice(0, 12).map((alarm) => el("div", { class: alarm.level }, el("b", {}, alarm.name || frame.root), alarm.text)),
-    ...(frame.alarms.length > 12 ? [el("div", { class: "warning" }, `and ${frame.alarms.length - 12} more`)] : []),
+    ...shown.filter((alarm) => alarm.level === "critical").map(drawAlarm),
     ...frame.stalls.slice(0, 6).map((stall) => el("div", { class: "warning" }, el("b", {}, `fan-in ${stall.reader}`),
       `pid ${stall.pid} has messages that are ${seconds(stall.waiting_s)} old, and ${stall.name} is silent: if its order is strict, it waits for that queue`)),
+    ...shown.filter((alarm) => alarm.level !== "critical").map(drawAlarm),
+    ...(frame.alarms.length > ALARMS ? [el("div", { class: "warning" }, `and ${frame.alarms.length - ALARMS} more`)] : []),
   );
 }
 
@@ -130,8 +137,8 @@ function cells(queue) {
   const state = queue.problem ? "unreadable" : queue.format === "java" ? "Java queue" : writer ? writer.state : "–";
   return [
     queue.name, state, queue.problem ? "–" : rate(queue.rate), null, queue.seq,
-    queue.readers.length ? `${live} of ${queue.readers.length}` : "–", queue.readers.length ? whole(queue.lag) : "–",
-    whole(queue.segments), amount(queue.disk), ago(queue.last, frame.time),
+    !queue.readers.length ? "–" : queue.format === "java" ? `${queue.readers.length}` : `${live} of ${queue.readers.length}`, queue.readers.length ? whole(queue.lag) : "–",
+    whole(queue.segments), amount(queue.disk), ago(queue.last, queue.looked),
     queue.problem ?? (writer ? `${writer.pid} ${program(writer.command)}` : ""),
   ];
 }
@@ -151,13 +158,14 @@ function makeRow(queue) {
 function drawRow(queue) {
   const row = rows.get(queue.id) ?? makeRow(queue);
   rows.set(queue.id, row);
-  row.className = [queue.level ?? "", chosen === queue.id ? "chosen" : ""].join(" ").trim();
   const state = queue.writer?.state;
+  row.className = [queue.level ?? "", queue.problem || state === "died" ? "broken" : "", chosen === queue.id ? "chosen" : ""].join(" ").trim();
   row.cells[0].firstChild.className = `dot ${queue.problem || state === "died" ? "bad" : queue.level === "critical" ? "bad" : queue.level ? "warn" : state === "open" ? "good" : ""}`;
   cells(queue).forEach((text, place) => {
-    if (text === null) row.cells[place].firstChild.firstChild.setAttribute("d", spark(sparks.get(queue.id) ?? [0]));
-    else setText(place ? row.cells[place] : row.cells[0].lastChild, text);
-    if (place === 0 || place === 10) row.cells[place].title = text;
+    if (place === 0) setName(row.cells[0].lastChild, text);
+    else if (text === null) row.cells[place].firstChild.firstChild.setAttribute("d", spark(sparks.get(queue.id) ?? [0]));
+    else setText(row.cells[place], text);
+    if (place === 10) row.cells[place].title = text;
   });
   return row;
 }
@@ -224,7 +232,7 @@ function chart(make) {
 // What changes at once is drawn with each frame. The rest is drawn piece by piece, and takes at most a third of
 // the time: on a slow machine it is drawn less often, and the page still answers.
 const SLOW = [
-  () => drawTopology($("topology"), frame.queues, choose),
+  () => drawTopology($("topology"), frame.queues, frame.stalls, choose),
   drawOpen,
   () => chart(drawRate), () => chart(drawLag), () => chart(drawWake), () => chart(drawHistogram),
   drawTimeline,

@@ -1,5 +1,5 @@
 // Who writes what, who reads it: processes and queues as a graph in layers.
-import { program, rate, svg } from "./format.js";
+import { middle, program, rate, svg } from "./format.js";
 
 const QUEUES_MAX = 24;
 const WIDTH = 190; const HEIGHT = 40; const ACROSS = 270; const DOWN = 52;
@@ -21,7 +21,7 @@ function nodesAndEdges(queues) {
     });
     const writer = queue.writer;
     if (writer && writer.state !== "closed") {
-      const made = node(`p${writer.pid}`, { kind: "process", title: program(writer.command) || "writer", pid: writer.pid });
+      const made = node(`p${writer.pid}`, { kind: "process", title: program(writer.command) || "writer", program: program(writer.command), pid: writer.pid });
       made.dead = writer.state === "died";
       made.writes = true;
       edges.push({ from: made.key, to: `q${queue.id}`, moving: queue.rate > 0 && !made.dead });
@@ -30,8 +30,9 @@ function nodesAndEdges(queues) {
       const several = fanIns.get(`${reader.pid}/${reader.name}`) > 1;
       const own = nodes.get(`p${reader.pid}`);
       const key = reader.live && reader.pid ? `p${reader.pid}` : `r${queue.id}/${reader.name}`;
-      const made = own || node(key, { kind: reader.live ? "process" : "away", title: program(reader.command) || reader.name, pid: reader.pid });
+      const made = own || node(key, { kind: reader.live ? "process" : "away", title: reader.name, program: program(reader.command), pid: reader.pid });
       made.reads = (made.reads || new Set()).add(reader.name);
+      if (made.reads.size === 1) made.title = reader.name; // says more than the name of the program
       made.merges = made.merges || (several && reader.of !== "group");
       made.shares = made.shares || reader.of === "group";
       edges.push({ from: `q${queue.id}`, to: made.key, moving: reader.live && queue.rate > 0 });
@@ -76,19 +77,21 @@ function caption(node) {
   if (node.kind === "queue") return node.text;
   if (node.kind === "away") return "reader, away"; // its name is the title
   const role = node.dead ? "writer, died"
-    : node.merges && node.writes ? "router" : node.merges ? "fan-in" : node.writes && node.reads ? "reads and writes" : node.writes ? "writer" : node.shares ? "member of" : "reader";
-  const names = node.reads ? ` ${[...node.reads].slice(0, 2).join(", ")}` : "";
-  return `${role}${names}${node.pid ? ` · pid ${node.pid}` : ""}`;
+    : node.merges && node.writes ? "router" : node.merges ? "fan-in" : node.writes && node.reads ? "reads and writes" : node.writes ? "writer" : node.shares ? "member" : "reader";
+  const more = node.reads && node.reads.size > 1 ? ` and ${[...node.reads].slice(1).join(", ")}` : "";
+  const what = node.reads && node.program ? ` · ${node.program}` : ""; // else it is the title
+  return `${role}${more}${node.pid ? ` · pid ${node.pid}` : ""}${what}`;
 }
 
 function short(text, length) {
   return text.length > length ? `${text.slice(0, length - 1)}…` : text;
 }
 
-export function drawTopology(place, all, open) {
+export function drawTopology(place, all, stalls, open) {
   const shown = [...all].sort((a, b) => Number(b.level !== null) - Number(a.level !== null) || b.rate - a.rate)
     .slice(0, QUEUES_MAX).sort((a, b) => a.id - b.id);
   const { nodes, edges } = nodesAndEdges(shown);
+  for (const stall of stalls) if (nodes.has(`p${stall.pid}`)) nodes.get(`p${stall.pid}`).level = "warning";
   const state = JSON.stringify([[...nodes.values()].map((node) => [node.key, node.title, caption(node), node.level, node.dead]),
     edges.map((edge) => [edge.from, edge.to, edge.moving])]);
   if (place.dataset.state === state) return;
@@ -123,9 +126,9 @@ export function drawTopology(place, all, open) {
   }
   for (const node of nodes.values()) {
     const name = svg("text", { x: node.x + 10, y: node.y + 17 });
-    name.textContent = short(node.title, 25);
+    name.textContent = middle(node.title, 25);
     const below = svg("text", { x: node.x + 10, y: node.y + 32, class: "small" });
-    below.textContent = short(caption(node), 31);
+    below.textContent = short(caption(node), 29);
     const hint = svg("title"); hint.textContent = `${node.title}\n${caption(node)}`;
     const box = svg("g", { class: [node.kind, node.level || "", node.dead ? "dead" : ""].join(" ") },
       svg("rect", { x: node.x, y: node.y, width: WIDTH, height: HEIGHT, rx: node.kind === "queue" ? 3 : 14 }), name, below, hint);
