@@ -18,8 +18,21 @@ __all__ = ["HtmlList", "HtmlStruct", "table", "titled"]
 T = TypeVar("T")
 
 _CELL = "text-align:left;vertical-align:top;padding:0.15em 1em 0.15em 0;background:transparent"
-_NUMBER = "text-align:right;font-variant-numeric:tabular-nums;" + _CELL.partition(";")[2]
-_PLAIN = {"epoch", "queue_id", "id", "writer_epoch", "segment", "offset", "pid"}
+_NUMBER = (
+    "text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap;"
+    + _CELL.partition(";")[2]
+)
+_PLAIN = {
+    "epoch",
+    "queue_id",
+    "id",
+    "writer_epoch",
+    "segment",
+    "offset",
+    "pid",
+    "user",
+    "monotonic_ns",
+}
 _ROWS_MAX = 100
 _ITEMS_MAX = 10  # a longer list is cut in a text ...
 _ITEMS_SHOWN = 3  # ... to its first items
@@ -126,7 +139,7 @@ def _several(value: Any) -> str:
 
 
 def _integer(name: str, value: int) -> str:
-    if name in _PLAIN:
+    if name.rpartition(".")[2] in _PLAIN:
         return str(value)
     if name.endswith("_ns") and value:
         return _text(_time(value))

@@ -188,7 +188,14 @@ class Queue(Closing):
             info, readers = inspect(self.path), self.readers()
         except ChronicleError as error:
             return titled(repr(self), table([("problem", error)]))
-        fields = ((name, getattr(info, name)) for name in info.__struct_fields__)
+        fields = [
+            (name, value)
+            for name in info.__struct_fields__
+            if name != "writer" and (value := getattr(info, name)) is not None
+        ]
+        if info.writer is not None:  # the rest of it is in inspect(path).writer
+            shown = ("state", "pid", "command", "since_ns", "rate", "errors")
+            fields += [(f"writer.{name}", getattr(info.writer, name)) for name in shown]
         heads = (
             "reader",
             "open",

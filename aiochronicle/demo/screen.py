@@ -75,6 +75,7 @@ def frame(board: Board, options: Options, width: int) -> RenderableType:
         Text.assemble(
             ("aiochronicle", "bold cyan"),
             ("  venues → strategies → router → gateway → risk", "dim"),
+            ("   Ctrl-C ends early", "dim"),
         ),
         _clock(board, options, width),
         Text(),
@@ -88,7 +89,9 @@ def frame(board: Board, options: Options, width: int) -> RenderableType:
             Text.assemble((f"{elapsed_s:4.1f} s  ", "dim"), text, overflow="ellipsis", no_wrap=True)
             for elapsed_s, text in board.events[-EVENTS_SHOWN:]
         ),
-        Text("Ctrl-C ends early; the proof follows in any case", style="dim"),
+        Text(
+            "p50, p99: duration of an append; age of a message (risk: of a tick) when read", "dim"
+        ),
     )
 
 
@@ -102,7 +105,7 @@ def _clock(board: Board, options: Options, width: int) -> RenderableType:
 
 
 def _venues(board: Board) -> Table:
-    table = make_table("VENUE    ", "written/s", " written", "append p50", "    p99", "  p99.9", "")
+    table = make_table("VENUE    ", "written/s", " written", "    p50", "    p99", "  p99.9", "")
     for venue in board.of("venue"):
         percentiles = (venue.latencies.percentile(percent) for percent in (50, 99, 99.9))
         table.add_row(_name(venue), *_flow(venue), *map(duration, percentiles), _state(venue))
