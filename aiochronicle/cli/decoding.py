@@ -200,7 +200,7 @@ def _with_bytes_spelled(value: Any) -> Any:
         rest = "…" if len(value) > _HEX_BYTES_MAX else ""
         return f"0x{value[:_HEX_BYTES_MAX].hex()}{rest}" if text is None else text
     if isinstance(value, dict):
-        fields = cast("dict[Any, Any]", value)
+        fields = cast("dict[object, Any]", value)
         return {_with_bytes_spelled(name): _with_bytes_spelled(one) for name, one in fields.items()}
     if isinstance(value, list | tuple):
         return [_with_bytes_spelled(one) for one in cast("list[Any]", value)]
