@@ -273,7 +273,7 @@ class EventsScreen(_Over):
         return text
 
     def _name_max(self) -> int:
-        return min(_NAME_MAX, self.app.size.width // 5)
+        return min(_NAME_MAX, self.size.width // 5)
 
     def _happened(self) -> Table:
         today = when(time.time_ns(), parts=False)[:10]

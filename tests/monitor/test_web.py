@@ -125,7 +125,7 @@ def test_metrics_are_what_prometheus_users_expect(tmp_path: Path) -> None:
     assert found["aiochronicle_queue_messages_total"][0].value >= 1
     assert found["aiochronicle_queue_up"][0].labels == {"queue": "a"}
     state = {one.labels["state"]: one.value for one in found["aiochronicle_writer_state"]}
-    assert state == {"open": 1, "closed": 0, "died": 0}
+    assert state == {"open": 1, "stopped": 0, "closed": 0, "died": 0}
     assert found["aiochronicle_group_in_flight_messages"][0].value == 1
     readers = {one.labels["reader"] for one in found["aiochronicle_reader_lag_messages"]}
     assert readers == {"away", "workers"}

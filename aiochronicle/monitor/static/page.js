@@ -159,7 +159,7 @@ function drawRow(queue) {
   const row = rows.get(queue.id) ?? makeRow(queue);
   rows.set(queue.id, row);
   const state = queue.writer?.state;
-  row.className = [queue.level ?? "", queue.problem || state === "died" ? "broken" : "", chosen === queue.id ? "chosen" : ""].join(" ").trim();
+  row.className = [queue.level ?? "", queue.problem || state === "died" || state === "stopped" ? "broken" : "", chosen === queue.id ? "chosen" : ""].join(" ").trim();
   row.cells[0].firstChild.className = `dot ${queue.problem || state === "died" ? "bad" : queue.level === "critical" ? "bad" : queue.level ? "warn" : state === "open" ? "good" : ""}`;
   cells(queue).forEach((text, place) => {
     if (place === 0) setName(row.cells[0].lastChild, text);
