@@ -1031,6 +1031,10 @@ typedef struct ac_group_info {
  * name. */
 AC_API int ac_group_inspect(const char *path, const char *name, ac_group_info_t *out,
                             ac_error_t *err);
+/* The seqs of the messages that a group has not finished, the oldest first: as many as there is room for. Returns how
+ * many. Like ac_group_inspect it changes nothing. */
+AC_API int64_t ac_group_undone(const char *path, const char *name, uint64_t *out, size_t room,
+                               ac_error_t *err);
 
 /* By key over all queues of a topic with many writers: whose turn it is. The same in all queues of one member; it is
  * freed after the groups. `topic` is the directory that has readers/. */

@@ -209,3 +209,25 @@ int ac_group_was_done(const ac_group_done_t *read, uint64_t seq) {
     int16_t ahead = (int16_t)(uint16_t)(word.lap - (uint32_t)(seq >> __builtin_ctz(read->count)));
     return seq < read->low || ahead > 0 || (ahead == 0 && word.state == AC_SLOT_DONE);
 }
+
+static int is_done(const look_t *look, const ac_group_info_t *info, uint64_t seq) {
+    uint32_t slots = look->header.slots;
+    if (!look->slots || seq - info->low >= slots) return 0;
+    ac_word_t word = ac_word_unpack(look->slots[seq & (slots - 1)]);
+    return word.state == AC_SLOT_DONE &&
+           word.lap == ((uint32_t)(seq >> __builtin_ctz(slots)) & 0xffffu);
+}
+
+int64_t ac_group_undone(const char *path, const char *name, uint64_t *out, size_t room,
+                        ac_error_t *err) {
+    look_t look = {.dir_fd = -1, .readers_fd = -1, .fd = -1};
+    ac_group_info_t info = {0};
+    size_t count = 0;
+    int rc = open_look(&look, path, name, &info, err);
+    if (rc == AC_OK) rc = read_position(&look, name, err);
+    if (rc == AC_OK) rc = fill(&look, &info, err);
+    for (uint64_t seq = info.low; rc == AC_OK && seq < info.next_seq && count < room; seq++)
+        if (!is_done(&look, &info, seq)) out[count++] = seq;
+    close_look(&look);
+    return rc == AC_OK ? (int64_t)count : rc;
+}

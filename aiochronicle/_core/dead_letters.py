@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterator
 from itertools import islice
 from pathlib import Path
 
-from aiochronicle._core.group import Group, inspect_queue_group, open_queue_group
+from aiochronicle._core.group import Group, open_queue_group, undone_seqs
 from aiochronicle._core.leaving import DeadLetter, is_known
 from aiochronicle._core.reader import open_reader
 from aiochronicle._core.writer import Writer
@@ -67,8 +67,8 @@ def list_dead_letters(
 ) -> list[tuple[int, DeadLetter]]:
     """Return (seq, dead letter) for each one that was neither retried nor dropped.
 
-    At most the first 65,536. QueueNotFound if there is no such queue. Writes nothing until the first one is
-    retried or dropped; after that it joins the group that keeps account of them.
+    At most the first 65,536. QueueNotFound if there is no such queue. It only reads: those that are being
+    retried by another process at this moment are in the list.
 
     >>> list_dead_letters(tmp_path / "dead")
     Traceback (most recent call last):
@@ -76,22 +76,16 @@ def list_dead_letters(
     aiochronicle.errors.QueueNotFound: ...
     """
     try:
-        if not inspect_queue_group(path, GROUP).pending:
-            return []
+        seqs = set(undone_seqs(path, GROUP, _WINDOW))
     except ReaderNotFound:  # none was retried or dropped yet
-        return _list_all(path)
-    found: list[tuple[int, DeadLetter]] = []
-
-    def note(delivery: Delivery[DeadLetter]) -> None:
-        found.append((delivery.seq, delivery.message.decode()))
-
-    _each(path, None, note)
-    return found
-
-
-def _list_all(path: str | os.PathLike[str]) -> list[tuple[int, DeadLetter]]:
+        seqs = None
+    if seqs is not None and not seqs:
+        return []
     with open_reader(path, start="first", codec=DeadLetter, on_corrupt="skip") as reader:
-        return [(message.seq, message.decode()) for message in islice(reader, _WINDOW)]
+        if seqs:
+            reader.seek(min(seqs))
+        found = (one for one in reader if seqs is None or one.seq in seqs)
+        return [(message.seq, message.decode()) for message in islice(found, _WINDOW)]
 
 
 def drop_dead_letters(

@@ -63,6 +63,7 @@ __all__ = [
     "inspect_queue_group",
     "milliseconds_between_tries",
     "open_queue_group",
+    "undone_seqs",
 ]
 
 _log = logging.getLogger("aiochronicle.group")
@@ -486,6 +487,15 @@ def inspect_queue_group(path: str | os.PathLike[str], name: str) -> GroupInfo:
         current=bool(info.current),
         members=tuple(_member(info.member[i]) for i in range(info.members)),
     )
+
+
+def undone_seqs(path: str | os.PathLike[str], name: str, count: int) -> list[int]:
+    """Return the seqs that a group of one queue has not finished, the oldest first, at most ``count``."""
+    found = ffi.new("uint64_t[]", count)
+    error = new_error()
+    encoded = _encode_name(path, name)
+    filled = check(lib.ac_group_undone(encode_path(path), encoded, found, count, error), error)
+    return list(found[0:filled])
 
 
 def _member(member: Any) -> GroupMember:

@@ -4,8 +4,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from helpers.users import STRANGER, run_as
 
-from aiochronicle import open_group, open_reader, open_writer
+from aiochronicle import list_dead_letters, open_group, open_reader, open_writer
 from cli.running import aioc
 
 
@@ -50,6 +51,21 @@ def test_a_listing_writes_nothing(dead: Path) -> None:
     before = contents()
     assert len(aioc("dead", dead, "--json").json) == 3
     assert contents() == before
+    aioc("dead", "drop", dead, "1")
+    before = contents()
+    assert [one["seq"] for one in aioc("dead", dead, "--json").json] == [0, 2]
+    assert contents() == before
+
+
+def test_a_listing_waits_for_nobody_and_needs_read_permission_only(dead: Path) -> None:
+    with open_group(dead, "dead", lease_s=600, max_in_flight=65536, retry_s=0) as group:
+        held = group.take_batch(2)  # another process retries them now
+        for place in (dead, *dead.rglob("*"), *dead.parents[:3]):
+            place.chmod(0o755 if place.is_dir() else 0o644)
+        assert run_as(STRANGER, lambda: [seq for seq, _ in list_dead_letters(dead)]) == [0, 1, 2]
+        held[0].ack()
+        assert [seq for seq, _ in list_dead_letters(dead)] == [1, 2]
+        assert group.info().in_flight == 1
 
 
 def test_retry_and_drop(dead: Path, tmp_path: Path) -> None:
