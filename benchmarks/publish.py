@@ -132,7 +132,8 @@ def main(arguments: list[str] | None = None) -> int:
     for question, title in TITLES.items():
         figures = [figure for figure in report.figures if figure.question == question]
         if figures:
-            _plot(figures, title, options.docs / "images" / f"figures-{question}.svg")
+            measured = [figure for figure in figures if figure.unit]  # no counts
+            _plot(measured, title, options.docs / "images" / f"figures-{question}.svg")
             drawn.append(question)
     tables = f"{BEGIN}\n{markdown(report, drawn)}\n{END}"
     pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
