@@ -10,7 +10,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from aiochronicle import _command as _command  # first: from now on Ctrl-C ends `aioc` quietly
+from aiochronicle import _command as _command  # first, so that Ctrl-C ends `aioc` quietly
 from aiochronicle import errors
 from aiochronicle._base.position import Position
 from aiochronicle._columns.export import ExportProgress
@@ -46,6 +46,7 @@ from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
 from aiochronicle.errors import ChronicleError
 
 if TYPE_CHECKING:
+    from aiochronicle._core.dead_letter_mover import DeadLetter
     from aiochronicle._core.dead_letters import (
         drop_dead_letters,
         list_dead_letters,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
         GroupInfo,
         GroupMember,
     )
-    from aiochronicle._core.leaving import DeadLetter
     from aiochronicle._maintenance.backup_report import BackupProgress, BackupReport
     from aiochronicle._maintenance.backups import Backup, backup, list_backups
     from aiochronicle._maintenance.converting import ConvertProgress, ConvertReport, convert
@@ -190,14 +190,14 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# What most programs do not use is imported when it is: they only write and read.
-_LATER = {
+# Imported on first use, because most programs only read and write.
+_LAZY_NAMES = {
     "_maintenance.backup_report": ("BackupProgress", "BackupReport"),
     "_maintenance.backups": ("Backup", "backup", "list_backups"),
     "_maintenance.converting": ("ConvertProgress", "ConvertReport", "convert"),
     "_core.dead_letters": ("drop_dead_letters", "list_dead_letters", "retry_dead_letters"),
     "_core.group": ("Group", "GroupInfo", "GroupMember"),
-    "_core.leaving": ("DeadLetter",),
+    "_core.dead_letter_mover": ("DeadLetter",),
     "_maintenance.recovered": (
         "RecoveredMessage",
         "RecoveredPart",
@@ -223,7 +223,7 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     import importlib
 
-    for module, names in _LATER.items():
+    for module, names in _LAZY_NAMES.items():
         if name in names:
             found = getattr(importlib.import_module(f"aiochronicle.{module}"), name)
             globals()[name] = found

@@ -1,17 +1,19 @@
-"""Imported first: ``python -m aiochronicle`` imports the whole package before it runs its own code.
+"""Sets the Ctrl-C handler of ``python -m aiochronicle`` before the rest of the package is imported.
 
-See ``_aioc.py``, which the scripts ``aioc`` and ``aiochronicle`` import by themselves.
+Python imports the whole package before it runs ``__main__``, which takes a noticeable time. The scripts
+``aioc`` and ``aiochronicle`` import ``_aioc.py`` themselves.
 """
 
 import sys
 
 
 def _is_command() -> bool:
-    """Tell whether this is ``python -m aiochronicle``, or ``-m aiochronicle.spark``, its alias."""
-    given: list[str] = getattr(sys, "argv", [])
-    if given[:1] != ["-m"]:  # Python replaces it when it has found the module
+    """Return whether this is ``python -m aiochronicle``, or ``-m aiochronicle.spark``, its alias."""
+    arguments: list[str] = getattr(sys, "argv", [])
+    if arguments[:1] != ["-m"]:  # Python replaces "-m" once it has found the module
         return False
-    return sys.orig_argv[-len(given)].removeprefix("-m") in ("aiochronicle", "aiochronicle.spark")
+    module = sys.orig_argv[-len(arguments)].removeprefix("-m")
+    return module in ("aiochronicle", "aiochronicle.spark")
 
 
 if _is_command():

@@ -1,7 +1,7 @@
 """The cffi binding of csrc/aiochronicle.h.
 
-The header is the manual and cffi checks every call against it, so its functions and constants are
-not spelled out here a second time.
+The header documents every function and constant, and cffi checks every call against it. They are
+therefore not repeated here.
 """
 
 from typing import Any

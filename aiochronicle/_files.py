@@ -1,7 +1,8 @@
-"""Small files that anybody may have created: READY, schema.json, config.toml and the like.
+"""Reads small files that any user may have created: READY, schema.json, config.toml and the like.
 
-All of them are read and parsed here, with limits: a regular file, nothing that blocks or never
-ends, a maximum of bytes, a maximum of nesting. What breaks one is a ValueError that says which.
+Their content is untrusted, so every read has limits: regular files only, nothing that blocks or
+never ends, a maximum size, a maximum nesting depth. A file that exceeds a limit raises a ValueError
+that names the limit.
 """
 
 import os
@@ -27,9 +28,10 @@ DEPTH_MAX = 64
 
 T = TypeVar("T")
 
-# Each matches from where it starts in one pass, and a string that does not end as well: else a
-# long one would be gone through again from each of its quotes. The last three quotes of a TOML text
-# end it; CPython 3.11.2 gets counted quotes after a possessive group wrong.
+# Each pattern matches in one pass, even a string without an end. Otherwise a long unterminated
+# string would be scanned again from each of its quotes. The last three quotes of a multi-line TOML
+# string end it. There are no counted quotes because CPython 3.11.2 gets {n} after a possessive group
+# wrong.
 _JSON_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|(?P<open>[\[{])|(?P<close>[\]}])', re.DOTALL)
 _TOML_TOKEN = re.compile(
     rb'"""(?:[^"\\]++|\\.?|"(?!"")|"(?="""))*+(?:""")?'
@@ -45,12 +47,12 @@ _TOML_TOKEN = re.compile(
 def open_regular(path: str, *, directory: int | None = None, follow: bool = False) -> int:
     """Open a regular file for reading; ValueError if it is something else, OSError as usual.
 
-    ``path`` is relative to the descriptor ``directory``, if that is given. ``follow``: the file
-    may be a symbolic link, which is for files of the user who runs the program.
+    ``path`` is relative to the descriptor ``directory``, if given. With ``follow`` the file may be a
+    symbolic link; use it only for files of the user who runs the program.
     """
-    # Looked at first, because merely opening some devices does something, and again when it is open.
+    # Check before opening, because opening some devices has side effects. Check again afterwards.
     _expect_regular(path, os.stat(path, dir_fd=directory, follow_symlinks=follow))
-    # Nonblocking: a pipe in its place, or a lease that its owner does not give back, would block.
+    # O_NONBLOCK: a pipe put in its place, or a lease that its owner keeps, would block.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW, dir_fd=directory)
     try:
@@ -80,11 +82,10 @@ def read_small_file(
     follow: bool = False,
     check: Callable[[os.stat_result], None] | None = None,
 ) -> bytes | None:
-    """Return the content, None if there is no such file, ValueError if it is not to be used.
+    """Return the content of a file, None if there is no such file, ValueError if it cannot be used.
 
-    Nothing that could block or never end is read. See ``open_regular`` for the rest; the cause of
-    the ValueError is the system's error, if there was one. ``check`` is called with the status of
-    the file that is read, and may raise.
+    ``open_regular`` explains the other arguments. ``check`` is called with the status of the open
+    file and may raise. If a system call failed, its OSError is the cause of the ValueError.
     """
     try:
         fd = open_regular(path, directory=directory, follow=follow)
@@ -111,7 +112,7 @@ def _read_named(fd: int, count: int, path: str) -> bytes:
 
 
 def _read(fd: int, count: int) -> bytes:
-    """Read until the end or until there is so much; some file systems give it in pieces."""
+    """Read ``count`` bytes, or fewer at the end; some file systems return short reads."""
     content = b""
     while len(content) < count and (piece := os.read(fd, count - len(content))):
         content += piece
@@ -123,7 +124,7 @@ def parse_json(content: bytes, *, depth_max: int = DEPTH_MAX) -> Any: ...
 @overload
 def parse_json(content: bytes, kind: type[T], *, depth_max: int = DEPTH_MAX) -> T: ...
 def parse_json(content: bytes, kind: Any = Any, *, depth_max: int = DEPTH_MAX) -> Any:
-    """Decode JSON as msgspec does; ValueError for all that it is not, and for what is too deep.
+    """Decode JSON with msgspec; ValueError if it is invalid or nested too deep.
 
     >>> parse_json(b'{"version": 1}')
     {'version': 1}
@@ -134,21 +135,21 @@ def parse_json(content: bytes, kind: Any = Any, *, depth_max: int = DEPTH_MAX) -
     check_depth(content, depth_max)
     try:
         return msgspec.json.decode(content, type=kind)
-    except RecursionError as error:  # called with little of the stack left
+    except RecursionError as error:  # the caller left little stack
         raise ValueError("nested too deep") from error
 
 
 def check_depth(content: bytes, depth_max: int) -> None:
-    """Raise ValueError if JSON is nested deeper than that."""
+    """Raise ValueError if JSON is nested deeper than ``depth_max``."""
     _check_depth(_JSON_TOKEN, content, depth_max)
 
 
 def parse_toml(content: bytes, *, depth_max: int = DEPTH_MAX) -> dict[str, Any]:
-    """Decode TOML; ValueError for all that it is not, and for what is too deep.
+    """Decode TOML; ValueError if it is invalid or nested too deep.
 
-    A dotted key is as deep as it has parts: tomllib takes a time that grows with their square.
+    A dotted key counts one level per part, because tomllib takes quadratic time in their number.
     """
-    import tomllib  # only where there is such a file, for a quick import of the package
+    import tomllib  # here, to keep the import of the package fast
 
     text = content.decode()
     _check_depth(_TOML_TOKEN, content, depth_max)
@@ -174,7 +175,7 @@ def _check_depth(token: re.Pattern[bytes], content: bytes, depth_max: int) -> No
 
 
 def make_directory(directory: Path, mode: int = 0o777) -> None:
-    """Make a directory, and those above it, of this mode, and wait until their names are on disk."""
+    """Create a directory and its parents with this mode, and sync their directory entries."""
     if not directory.is_dir():
         make_directory(directory.parent, mode)
         directory.mkdir(mode, exist_ok=True)
@@ -182,7 +183,7 @@ def make_directory(directory: Path, mode: int = 0o777) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Wait until the names in a directory are on disk."""
+    """Sync the entries of a directory to disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

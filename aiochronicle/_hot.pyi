@@ -1,4 +1,4 @@
-"""Types of csrc/python: what happens once per message."""
+"""Types of csrc/python, which does the work per message."""
 
 from collections.abc import (
     AsyncIterator,
@@ -25,7 +25,7 @@ _Class = TypeVar("_Class", bound=type)
 
 @final
 class Segment:
-    """A mapped segment that messages keep alive."""
+    """A mapped segment; its messages keep it alive."""
 
 @final
 class Message(Generic[_T_co]):
@@ -92,7 +92,7 @@ class Block:
 
 @final
 class Reservation:
-    """Room for one message inside the segment; a context manager."""
+    """Space for one message inside the segment; a context manager."""
 
     @property
     def seq(self) -> int | None: ...
@@ -109,7 +109,7 @@ class Reservation:
 
 @final
 class ReaderIterator(Iterator[Message[_T_co]]):
-    """Iterates over what is there now."""
+    """Iterates over the messages available now."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> Message[_T_co]: ...
@@ -118,7 +118,7 @@ class ReaderIterator(Iterator[Message[_T_co]]):
 class Awaitable(Coroutine[Any, Any, _T_co], AsyncIterator[_T_co]):
     """Completes with the next message of a reader; also the iterator of ``async for``.
 
-    Not a coroutine, but it has all that a task wants of one.
+    It is not a coroutine, but has every method that a task calls on one.
     """
 
     def __await__(self) -> Generator[Any, None, _T_co]: ...
@@ -140,7 +140,7 @@ class Pollable(Generic[_T_co]):
 
 @final
 class Delivery(Generic[_T_co]):
-    """A message that was delivered to a member of a group, to be acknowledged."""
+    """A message delivered to a member of a group, which acknowledges it or gives it back."""
 
     @property
     def message(self) -> Message[_T_co]: ...
@@ -174,7 +174,7 @@ class Delivery(Generic[_T_co]):
 
 @final
 class GroupIterator(Iterator[Delivery[_T_co]]):
-    """Iterates over what is there now."""
+    """Iterates over the deliveries available now."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> Delivery[_T_co]: ...
@@ -267,7 +267,7 @@ class Reader(Pollable[_T_co]):
 
 @final
 class FanInIterator(Iterator[Message[_T_co]]):
-    """Iterates over what is there now."""
+    """Iterates over the messages available now."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> Message[_T_co]: ...

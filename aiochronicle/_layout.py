@@ -1,4 +1,4 @@
-"""Every name and layout on disk that Python code knows; the engine's own are in ``csrc/*.h``.
+"""Every file name and on-disk layout that Python code uses; those of the engine are in ``csrc/*.h``.
 
 A native queue is a directory::
 
@@ -6,13 +6,13 @@ A native queue is a directory::
     000000000.q           segments (csrc/segment.h), with 000000000.idx, their seek index
     readers/NAME.meta     the position of a named reader (csrc/position.h)
     readers/NAME.group    the slots of a group (csrc/group.h)
-    recovered/            what repairs set aside
+    recovered/            messages that repairs set aside
     writer.lock           held by the writer
     READY                 announces the queue to discovery
     schema.json           the types of its messages
     settings.toml         settings that an operator has changed
     shared.json           instead of control.meta: a topic with many writers
-    backup.json           this is a backup of a queue, and stays as it is
+    backup.json           marks a backup of a queue, which nothing may change
 
 A Java queue has ``metadata.cq4t`` and files that end in ``.cq4``. A bus has a ``config.toml`` in its root.
 """
@@ -20,7 +20,7 @@ A Java queue has ``metadata.cq4t`` and files that end in ``.cq4``. A bus has a `
 import re
 import struct
 
-CONTROL = "control.meta"  # every native queue has one, and nothing else does
+CONTROL = "control.meta"  # native queues have one, and no other directory has
 WRITER_LOCK = "writer.lock"
 READY = "READY"
 SCHEMA = "schema.json"
@@ -28,7 +28,7 @@ SETTINGS = "settings.toml"
 SHARED = "shared.json"
 BACKUP = "backup.json"
 READERS = "readers"
-WAKE = "wake"  # wake-up sockets, of the user of the reader alone
+WAKE = "wake"  # wake-up sockets, accessible to the reader's user only
 RECOVERED = "recovered"
 BUS_CONFIGURATION = "config.toml"
 
@@ -41,7 +41,7 @@ GROUP_SUFFIX = ".group"
 SEGMENT = re.compile(r"([0-9]{9,10})\.q")
 RECOVERED_SEGMENT = re.compile(r"([0-9]+)-([0-9]+)\.q")
 
-JAVA_TABLE = "metadata.cq4t"  # every Java queue has one, but for very old ones
+JAVA_TABLE = "metadata.cq4t"  # every Java queue has one, except very old ones
 JAVA_TABLES = (JAVA_TABLE, "directory-listing.cq4t")
 JAVA_SUFFIX = ".cq4"
 JAVA_SUFFIXES = (JAVA_SUFFIX, ".cq4t")
@@ -49,7 +49,8 @@ JAVA_SUFFIXES = (JAVA_SUFFIX, ".cq4t")
 # One of the two slots of a position file: segment, offset, heartbeat_ns, generation, checksum, epoch.
 POSITION_SLOT = struct.Struct("<QQQQII")
 POSITION_CHECKED_BYTES = 32
-# How a record begins (csrc/record.h): length + 1, version, zeros, seq, timestamp_ns, type_id, flags, check.
+# The header of a record (csrc/record.h): length + 1, version, zeros, seq, timestamp_ns, type_id,
+# flags, check.
 RECORD = struct.Struct("<IB3sQQHHI")
 # The head of a seek index (csrc/segment_seekindex.h).
 INDEX_HEAD = struct.Struct("<8s H H I Q Q I I Q Q")
@@ -70,7 +71,7 @@ def index_name(number: int) -> str:
 
 
 def schema_path(directory: str) -> str:
-    """Return where the schema of a queue is."""
+    """Return the path of a queue's schema.json."""
     return f"{directory}/{SCHEMA}"
 
 

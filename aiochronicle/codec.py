@@ -1,9 +1,9 @@
-"""Objects to and from payloads.
+"""Converts objects to payloads and back.
 
 A Codec is a msgspec.Struct type and a format. "msgpack" and "json" are msgspec's own. "struct" is a
-fixed layout: the fields one after the other in the order of the class, little-endian, without
-padding, each as wide as its annotation says, so that a payload is one item of ``Codec.dtype`` and
-many of them are columns without being decoded.
+fixed layout: the fields in the order of the class, little-endian, without padding. The annotation of
+a field sets its width. A payload is one item of ``Codec.dtype``, so many payloads become columns
+without being decoded.
 
 ========================================  =======  ====================
 annotation                                typestr  in numpy
@@ -17,8 +17,8 @@ annotation                                typestr  in numpy
 ``Annotated[str, Width("S16")]``          |S16     UTF-8, at most 16 bytes
 ========================================  =======  ====================
 
-As in numpy, strings are padded with zero bytes, so a value cannot end with one. A payload that ends before
-fields with defaults was written before these fields were added; it gets the defaults.
+As in numpy, strings are padded with zero bytes, so a value cannot end with one. A payload may end before
+fields that have defaults: it was written before these fields were added, and gets their defaults.
 """
 
 import builtins
@@ -70,7 +70,7 @@ Format = Literal["msgpack", "json", "struct"]
 
 
 class Width(msgspec.Struct, frozen=True):
-    """How a field is laid out in the "struct" format: numpy's typestr, without the byte order.
+    """The layout of a field in the "struct" format: numpy's typestr, without the byte order.
 
     >>> from typing import Annotated
     >>> Symbol = Annotated[str, Width("S8")]
@@ -92,7 +92,7 @@ F8: TypeAlias = Annotated[float, Width("f8")]
 
 
 class LayoutField(typing.NamedTuple):
-    """Where a field is in the "struct" format."""
+    """The place of a field in the "struct" format."""
 
     name: str
     typestr: str
@@ -102,8 +102,8 @@ class LayoutField(typing.NamedTuple):
 class Codec(Generic[T_co]):
     """Encodes and decodes one msgspec.Struct type.
 
-    ``name`` is the type's name in the queue's schema, by default that of the class. With it a class may be
-    renamed and still be the same type.
+    ``name`` is the type's name in the queue's schema, by default that of the class. Give the old name after
+    renaming the class, and it stays the same type.
 
     >>> class Trade(msgspec.Struct):
     ...     price: float
@@ -119,15 +119,17 @@ class Codec(Generic[T_co]):
         self, type: type[T_co], format: Format = "msgpack", *, name: str | None = None
     ) -> None:
         if not _is_struct(type):
-            raise InvalidArgument(f"a codec is for a msgspec.Struct type, not for {type!r}")
+            raise InvalidArgument(f"a codec needs a msgspec.Struct type, not {type!r}")
         one_of("format", dict.fromkeys(get_args(Format)), format)
         self.type: builtins.type[T_co] = type
         self.format: Format = format
         self.name = type.__name__ if name is None else expect("name", "a str or None", str, name)
         if not self.name.isidentifier():
-            raise InvalidArgument(f"{self.name!r} cannot be the name of a type")
+            raise InvalidArgument(
+                f"{self.name!r} cannot be the name of a type: give a Python identifier"
+            )
         self._layout: _Layout | None = None
-        # What encode and decode come down to; their exceptions are their own.
+        # The functions of msgspec or of the layout; encode and decode translate their exceptions.
         self.encoder: Callable[[Any], bytes]
         self.decoder: Callable[[Buffer], T_co]
         if format == "msgpack":
@@ -149,7 +151,7 @@ class Codec(Generic[T_co]):
             return self.encoder(obj)
         except ChronicleError:
             raise
-        except Exception as error:  # whatever a value in the object raises
+        except Exception as error:  # a value in the object may raise anything
             raise EncodeError(f"{self.name} cannot be encoded: {error}") from error
 
     def decode(self, buffer: "Buffer") -> T_co:
@@ -158,7 +160,7 @@ class Codec(Generic[T_co]):
             return self.decoder(buffer)
         except ChronicleError:
             raise
-        except Exception as error:  # whatever the type's own checks raise
+        except Exception as error:  # the type's own checks may raise anything
             raise DecodeError(f"not a {self.name} in {self.format}: {error}") from error
 
     @property
@@ -193,7 +195,9 @@ class Codec(Generic[T_co]):
 
     def _fixed_layout(self) -> "_Layout":
         if self._layout is None:
-            raise InvalidArgument(f'{self.name} is kept as {self.format}; "struct" has a layout')
+            raise InvalidArgument(
+                f'{self.name} is encoded as {self.format}; only the format "struct" has a layout'
+            )
         return self._layout
 
     def __repr__(self) -> str:
@@ -219,10 +223,10 @@ _NUMBERS = {
 _STRING = re.compile(r"S([1-9][0-9]{0,5})", re.ASCII)
 _ALLOWED: dict[Any, str] = {int: "iu", float: "f", bytes: "S", str: "S"}
 _PLAIN: dict[Any, str] = {int: "i8", float: "f8"}
-_SHORTER_MAX = 16  # a type that has had more versions is compiled again now and then
+_SHORTER_MAX = 16  # cached layouts of older versions of a type
 
 
-def _width(owner: str, name: str, annotation: Any) -> tuple[Any, str, str]:
+def _parse_width(owner: str, name: str, annotation: Any) -> tuple[Any, str, str]:
     """Return the Python type, numpy's typestr and struct's code of a field."""
     where = f"{owner}.{name}"
     python: Any = annotation
@@ -255,9 +259,8 @@ class _Layout:
         names: tuple[str, ...] = cls.__struct_fields__
         if not names:
             raise InvalidArgument(f"{cls.__name__} has no fields to lay out")
-        widths = [_width(cls.__name__, name, hints[name]) for name in names]
+        widths = [_parse_width(cls.__name__, name, hints[name]) for name in names]
         codes = [code for _, _, code in widths]
-        # Nothing is padded.
         offsets = [0, *accumulate(struct.calcsize(f"<{code}") for code in codes)]
         self.itemsize = offsets.pop()
         self.fields = tuple(
@@ -278,7 +281,7 @@ class _Layout:
         self._by_position = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
         required = [place for place, p in enumerate(parameters, 1) if p.default is p.empty]
         counts = range(max(required, default=1), len(names))
-        self._shorter = {offsets[count]: count for count in counts}  # by length: how many fields
+        self._shorter = {offsets[count]: count for count in counts}  # number of fields by length
         self._shorter_compiled: dict[int, struct.Struct] = {}
 
     def decode(self, buffer: "Buffer") -> Any:
@@ -295,9 +298,11 @@ class _Layout:
     def _unpack_shorter(self, buffer: "Buffer") -> Sequence[Any]:
         size = memoryview(buffer).nbytes
         if size not in self._shorter:
-            raise DecodeError(f"{self._cls.__name__} has {self.itemsize} bytes, the payload {size}")
+            raise DecodeError(
+                f"{self._cls.__name__} has {self.itemsize} bytes, the payload has {size}"
+            )
         if size not in self._shorter_compiled:
-            if len(self._shorter_compiled) >= _SHORTER_MAX:  # payloads are others' to choose
+            if len(self._shorter_compiled) >= _SHORTER_MAX:  # payloads may have any length
                 self._shorter_compiled.clear()
             codes = "".join(self._codes[: self._shorter[size]])
             self._shorter_compiled[size] = struct.Struct(f"<{codes}")
@@ -320,7 +325,7 @@ class _Layout:
         try:
             return self._whole.pack(*values)
         except struct.error:
-            raise self._misfit(values) from None
+            raise self._explain_misfit(values) from None
 
     def _encode_strings(self, values: Sequence[Any]) -> Sequence[Any]:
         encoded = list(values)
@@ -332,8 +337,8 @@ class _Layout:
             encoded[position] = value
         return encoded
 
-    def _misfit(self, values: Sequence[Any]) -> EncodeError:
-        """Say which of the values does not fit."""
+    def _explain_misfit(self, values: Sequence[Any]) -> EncodeError:
+        """Return an error that names the value that does not fit."""
         for position, (code, value) in enumerate(zip(self._codes, values, strict=True)):
             try:
                 struct.pack(f"<{code}", value)

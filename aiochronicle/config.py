@@ -1,7 +1,7 @@
-"""What can be configured, as small frozen records.
+"""Settings, as small frozen records.
 
-The limits in the annotations are those of a configuration file (settings.py); open_writer checks
-what it is given itself.
+The limits in the annotations apply to configuration files (settings.py). open_writer checks its
+arguments itself.
 """
 
 from typing import Annotated, Literal
@@ -11,13 +11,13 @@ import msgspec
 __all__ = ["Batch", "Capacity", "Retention", "Roll", "SpinThenPark", "Timestamp"]
 
 
-# The built-in names, since some fields are called like them.
+# Aliases, because some fields have the names of built-in types.
 _Count = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
 _Seconds = Annotated[float, msgspec.Meta(gt=0, lt=1e10)]
 
 
 class Roll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When to start a new segment before the current one is full: at the first limit that is reached.
+    """When to start a new segment before the current one is full: at whichever limit comes first.
 
     >>> Roll(seconds=3600.0, messages=1_000_000)
     Roll(bytes=None, seconds=3600.0, messages=1000000)
@@ -29,7 +29,7 @@ class Roll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Flush mode that leaves at most this many bytes, or seconds of messages, not yet on disk.
+    """Flush mode: at most this many bytes, and this many seconds of messages, are not yet on disk.
 
     >>> Batch(1 << 20, 0.1)
     Batch(bytes=1048576, seconds=0.1)
@@ -42,14 +42,15 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which sealed segments may be removed.
 
-    By default a segment is removed as soon as every named reader, open or away, has committed past it;
-    ``forget_reader`` removes a reader that will not come back. With ``max_age_s`` or ``max_bytes`` segments
-    are removed when they are older or larger together, except those that an open reader has not committed
-    past.
+    By default a segment is removed as soon as every named reader, open or closed, has committed past it.
+    ``forget_reader`` removes a reader that will not come back. With ``max_age_s``, older segments are
+    removed; with ``max_bytes``, the oldest ones, until the rest fits. Both keep segments that an open reader
+    has not committed past.
 
-    ``reader_ttl_s`` and ``max_reader_lag`` (bytes) end the wait for a reader that gave no sign of life for
-    that long, or lags by more than that. None: no such limit. Until ``reader_ttl_s`` is over, a reader that
-    is away counts as open. When a limit removes what a named reader has not read, the log has a warning.
+    ``reader_ttl_s`` and ``max_reader_lag`` (bytes) stop a reader from keeping segments: one that has shown no
+    sign of life for that long, or lags by more than that. None: no such limit. Until ``reader_ttl_s`` has
+    passed, a closed reader counts as open. When a limit removes messages that a named reader has not read,
+    the log has a warning.
 
     With ``archive`` segments are moved to ``archive/YYYY/MM/DD/`` instead of deleted. ``wait_for`` names a
     reader to which no limit applies, even before it exists.
@@ -68,7 +69,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Capacity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many bytes the writer may be ahead of its slowest open reader.
+    """How far, in bytes, the writer may be ahead of its slowest open reader.
 
     ``policy`` "fail" raises QueueFull; "block" waits, ``timeout_s`` at most (None: forever).
 
@@ -88,9 +89,9 @@ class SpinThenPark(msgspec.Struct, frozen=True):
 
 
 class Timestamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which field of a Java queue's messages is their time, and the unit of its numbers.
+    """Which field of a Java queue's messages has their time, and in which unit if it is a number.
 
-    A field of the document, or of an argument of a method call. A date and time without a zone is in UTC.
+    It is a field of the document, or of an argument of a method call. A time without a zone is in UTC.
 
     >>> Timestamp("transactTime", "us")
     Timestamp(field='transactTime', unit='us')

@@ -1,9 +1,9 @@
-"""One digest for an ordered stream of messages, however it was read.
+"""A digest of an ordered stream of messages that does not depend on how the stream was read.
 
 Two streams have the same digest if they have the same sources and the same messages (time, type,
 payload) in the same order. The seq is left out, so a replayed queue has the digest of the original. A strict
-FanIn computes it message by message, the ``audit`` job from columns and in parts. Both get the same result,
-because the digest is built from blocks that do not depend on how the stream was divided:
+FanIn computes the digest message by message, the ``audit`` job from columns and in parts. Both get the same
+result, because the digest is built from blocks that do not depend on how the stream was divided:
 
 1. A block is a run of messages within one whole second of timestamps.
 2. Its digest is the SHA-256 of five SHA-256 digests, one per column of the block: number of the
@@ -12,7 +12,7 @@ because the digest is built from blocks that do not depend on how the stream was
 3. The digest of the stream is the SHA-256 of the names of the sources (as a JSON list, in their
    order) followed by second (i64), number of messages (u64) and digest of each block.
 
-The blocks of two streams therefore show in which second they begin to differ.
+Comparing the blocks of two streams therefore shows the second in which they begin to differ.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def digest_of_blocks(sources: Sequence[str], blocks: Iterable[Block]) -> str:
-    """Return the digest of the stream that these blocks, in this order, make up."""
+    """Return the digest of the stream that consists of these blocks, in this order."""
     whole = hashlib.sha256(msgspec.json.encode([utf8_name(source) for source in sources]))
     for block in blocks:
         whole.update(_BLOCK.pack(block.second, block.messages, block.digest))
@@ -51,7 +51,7 @@ def digest_of_blocks(sources: Sequence[str], blocks: Iterable[Block]) -> str:
 
 
 class StreamDigest:
-    """Digest of a stream of messages from these sources; equal times are in the order of the names.
+    """Digest of a stream of messages from these sources; equal times in the order of ``sources``.
 
     >>> with open_reader(queue) as reader:
     ...     digest = StreamDigest([reader.source])
@@ -62,7 +62,7 @@ class StreamDigest:
 
     def __init__(self, sources: Sequence[str]) -> None:
         if len(set(sources)) != len(sources):
-            raise InvalidArgument(f"a source is there twice: {', '.join(sources)}")
+            raise InvalidArgument(f"a source occurs twice: {', '.join(sources)}")
         self.sources = tuple(sources)
         self.messages = 0
         self._numbers = {name: number for number, name in enumerate(sources)}
@@ -74,16 +74,16 @@ class StreamDigest:
         messages: Iterable[Message],
         name_of: Callable[[Message], str] = attrgetter("source"),
     ) -> None:
-        """Add messages, in order; ``name_of`` returns their source, by default the name of its directory."""
+        """Add messages, in order; ``name_of`` returns the source of each, by default its directory's name."""
         for second, group in groupby(messages, lambda message: message.timestamp_ns // SECOND_NS):
-            block = self._block(second)
-            # By some at a time, so that a busy second needs little memory.
-            for some in _chunks(group, 1024):
-                count = len(some)
-                payloads = [message.payload for message in some]
-                numbers = [self._number(name_of(message)) for message in some]
-                times_ns = [message.timestamp_ns for message in some]
-                types = [message.type_id for message in some]
+            block = self._block_of(second)
+            # In chunks, so that a busy second needs little memory.
+            for chunk in _chunks(group, 1024):
+                count = len(chunk)
+                payloads = [message.payload for message in chunk]
+                numbers = [self._number_of(name_of(message)) for message in chunk]
+                times_ns = [message.timestamp_ns for message in chunk]
+                types = [message.type_id for message in chunk]
                 block.update(
                     count,
                     struct.pack(f"<{count}I", *numbers),
@@ -112,7 +112,7 @@ class StreamDigest:
         seconds = times_ns // SECOND_NS
         cuts = [0, *(np.flatnonzero(np.diff(seconds)) + 1).tolist(), rows]
         for first, end in pairwise(cuts):
-            self._block(int(seconds[first])).update(
+            self._block_of(int(seconds[first])).update(
                 end - first,
                 np.ascontiguousarray(numbers[first:end]).data,
                 np.ascontiguousarray(times_ns[first:end], "<i8").data,
@@ -123,22 +123,23 @@ class StreamDigest:
         self.messages += rows
 
     def blocks(self) -> list[Block]:
-        """Return the blocks of what was taken so far."""
+        """Return the blocks of the messages added so far."""
         return [*self._blocks, *([] if self._open is None else [self._open.close()])]
 
     def hexdigest(self) -> str:
-        """Return the digest of what was taken so far."""
+        """Return the digest of the messages added so far."""
         return digest_of_blocks(self.sources, self.blocks())
 
-    def _number(self, source: str) -> int:
+    def _number_of(self, source: str) -> int:
         try:
             return self._numbers[source]
         except KeyError:
             raise InvalidArgument(
-                f"a message of {source!r} in a digest of {', '.join(self.sources)}"
+                f"a message is from {source!r}, which is not a source of this digest:"
+                f" {', '.join(self.sources)}"
             ) from None
 
-    def _block(self, second: int) -> "_OpenBlock":
+    def _block_of(self, second: int) -> "_OpenBlock":
         if self._open is None or self._open.second != second:
             if self._open is not None:
                 self._blocks.append(self._open.close())
@@ -147,7 +148,7 @@ class StreamDigest:
 
 
 class _OpenBlock:
-    """A block that may still grow."""
+    """A block to which messages may still be added."""
 
     def __init__(self, second: int) -> None:
         self.second = second
@@ -165,18 +166,18 @@ class _OpenBlock:
 
 
 def _chunks(messages: Iterator[Message], size: int) -> Iterator[list[Message]]:
-    some: list[Message] = []
+    chunk: list[Message] = []
     for message in messages:
-        some.append(message)
-        if len(some) == size:
-            yield some
-            some = []
-    if some:
-        yield some
+        chunk.append(message)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
 def parts_of_binary(column: Any) -> tuple[Any, memoryview]:
-    """Return the offsets of a binary column, and the bytes they lead into."""
+    """Return the offsets of a binary column, and the bytes that they index."""
     import numpy as np
 
     _, offsets, content = column.buffers()

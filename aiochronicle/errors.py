@@ -1,4 +1,4 @@
-"""Everything this package raises.
+"""The exceptions of this package.
 
 ChronicleError
 ├── QueueNotFound            there is no queue at this path            (also FileNotFoundError)
@@ -6,8 +6,8 @@ ChronicleError
 ├── UnsupportedVersion       written by a newer or unknown version
 ├── CorruptionError          bytes on disk violate the format
 │   └── SalvageRequired      … and opening would set durable messages aside
-├── PositionError
-│   ├── PositionLost         the reader's position is no longer in the queue
+├── PositionError            a reader's position cannot be used
+│   ├── PositionLost         the position is no longer in the queue
 │   ├── PositionRevoked      an operator moved or forgot the reader while it was open
 │   └── PositionCorrupt      both slots of a position file are broken
 ├── DecodeError              a payload does not match its type         (also ValueError)
@@ -19,10 +19,10 @@ ChronicleError
 ├── ReaderBusy               another live reader uses this name
 ├── ReaderNotFound           the queue has no reader of this name      (also LookupError)
 ├── GroupInUse               members of the group have other settings
-├── DeliveryError
+├── DeliveryError            a delivery cannot be acknowledged or given back
 │   ├── LeaseLost            the lease of a delivery has ended
-│   └── AlreadySettled       the delivery was acknowledged or given back before
-├── NotSupported             the format of this queue cannot do it
+│   └── AlreadySettled       the delivery is already acknowledged or given back
+├── NotSupported             the format of this queue cannot store it
 ├── ClosedError              the handle is closed
 │   └── ForkedError          … because it belongs to the parent process
 ├── InvalidArgument          an argument cannot be used                (also ValueError)
@@ -35,7 +35,7 @@ ChronicleError
 ├── CapacityError
 │   ├── QueueFull            the slowest open reader lags by the full capacity
 │   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
-├── BackupError              a backup cannot be made or used
+├── BackupError              a backup cannot be created or used
 │   └── BackupNotFound       there is none                             (also FileNotFoundError)
 ├── ReservationOpen          a reservation is open on this writer
 ├── ReentrantCall            a signal handler appended to a waiting writer (also RuntimeError)
@@ -50,15 +50,15 @@ ChronicleError
 ├── TooManyReaders           the queue takes no more reader names
 ├── VirtualTimeDeadlock      in virtual time, every task waits forever (also RuntimeError)
 └── StorageError             a system call failed                      (also OSError)
-    ├── DiskFull
-    ├── AccessDenied         (also PermissionError)
+    ├── DiskFull             the file system or the quota is full
+    ├── AccessDenied         no permission                             (also PermissionError)
     ├── ExportFailed         the file could not be written
-    ├── FlushFailed          some of many queues could not be flushed
-    ├── NotDurable           appended, but the sync after it failed
-    └── QueueGone            files were cut, replaced or removed while open
+    ├── FlushFailed          some of several queues could not be flushed
+    ├── NotDurable           appended, but the sync that followed failed
+    └── QueueGone            files were truncated, replaced or removed while open
 
 Each has ``path``, ``offset`` and ``errno`` where they apply, and its text says what to do. The text is
-printable for every path; ``path`` is the name in the file system.
+always printable; ``path`` is the unescaped name in the file system.
 """
 
 from collections.abc import Sequence
@@ -129,8 +129,8 @@ __all__ = [
 ]
 
 CONTROL_ADVICE = (
-    "Nothing was changed, and the messages are in the segments. Restore control.meta from a backup; without"
-    " one, copy that of a new queue with the same segment_size."
+    "Nothing was changed, and the messages are still in the segments. Restore control.meta from a backup;"
+    " without a backup, copy the control.meta of a new queue with the same segment_size."
 )
 
 
@@ -171,9 +171,9 @@ class ChronicleError(Exception):
         self.errno = errno
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle the attributes, instead of calling the constructor with the finished text."""
+        """Copy and pickle the attributes; the constructor would add the path and advice a second time."""
         state = {**self.__dict__, "args": self.args, "errno": self.errno}
-        return _bare, (type(self),), state
+        return _new_without_init, (type(self),), state
 
 
 def _printable_lines(detail: str) -> str:
@@ -184,7 +184,7 @@ def _printable_lines(detail: str) -> str:
     return "\n".join(line if line.isprintable() else printable(line) for line in lines)
 
 
-def _bare(kind: type[ChronicleError]) -> ChronicleError:
+def _new_without_init(kind: type[ChronicleError]) -> ChronicleError:
     return kind.__new__(kind)
 
 
@@ -203,7 +203,7 @@ class NotAQueue(ChronicleError):
 class UnsupportedVersion(ChronicleError):
     """The files were written by a newer or unknown version of the format."""
 
-    advice = "Use the version of aiochronicle that wrote it, or a newer one."
+    advice = "Use the version of aiochronicle that wrote the files, or a newer one."
 
 
 class CorruptionError(ChronicleError):
@@ -219,7 +219,7 @@ class CorruptionError(ChronicleError):
 class SalvageRequired(CorruptionError):
     """Opening for writing would set aside messages that may have been durable.
 
-    A segment is missing in the middle, or at the end. Nothing was changed.
+    A segment is missing, in the middle or at the end. Nothing was changed.
     """
 
     advice = "Nothing was changed."
@@ -245,10 +245,10 @@ class PositionLost(PositionError):
 
 
 class PositionRevoked(PositionError):
-    """An operator has moved or removed this reader's position while it was open; see seek_reader.
+    """An operator moved or removed this reader's position while the reader was open; see seek_reader.
 
-    Its commits have no effect. Raised by commit, and by reading at the end of the queue; messages before the
-    end may still be delivered.
+    The reader's commits have no effect. ``commit`` raises this, and so does reading at the end of the queue;
+    messages before the end may still be delivered.
     """
 
     advice = "Close the reader and open it again: it continues where the operator moved it."
@@ -261,9 +261,9 @@ class PositionCorrupt(PositionError):
 
 
 class DecodeError(ChronicleError, ValueError):
-    """A payload does not match its type. ``seq`` is the message's, if it came from a queue.
+    """A payload does not match its type. ``seq`` is that of the message, None if it is not from a queue.
 
-    The reader has passed the message: reading continues with the next one.
+    The reader is past the message: reading continues with the next one.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class DecodeError(ChronicleError, ValueError):
         offset: int | None = None,
         seq: int | None = None,
     ) -> None:
-        java = path is not None and path.endswith(JAVA_SUFFIX)  # whose indexes are read in hex
+        java = path is not None and path.endswith(JAVA_SUFFIX)  # Java users read indexes in hex
         where = "" if seq is None else f"message {seq:#x}: " if java else f"message {seq}: "
         super().__init__(where + detail, path=path, offset=offset)
         self.seq = seq
@@ -293,7 +293,7 @@ class SchemaError(ChronicleError):
 class SchemaNotFound(SchemaError, FileNotFoundError):
     """The queue has no schema.json."""
 
-    advice = "It is written by open_writer(path, codec=...)."
+    advice = "open_writer(path, codec=...) writes it."
 
 
 class SchemaMismatch(SchemaError):
@@ -301,7 +301,7 @@ class SchemaMismatch(SchemaError):
 
     advice = (
         "A type may only gain fields with defaults. To read, use the queue's own types: Registry.load."
-        " To write other types, give them other names, or another queue."
+        " To write different types, give them other names or use another queue."
     )
 
     def __init__(self, detail: str, differences: Sequence[str], *, path: str | None = None) -> None:
@@ -313,8 +313,8 @@ class SchemaMismatch(SchemaError):
 class LockedError(ChronicleError):
     """Another live writer holds the queue.
 
-    ``pid`` and ``command`` are those of the process that holds it, ``since`` is when it opened the
-    queue. They are None if unknown, as for a process in another container.
+    ``pid`` and ``command`` identify that writer's process; ``since`` is when it opened the queue. They are
+    None if unknown, as for a process in another container.
     """
 
     advice = (
@@ -330,8 +330,8 @@ class LockedError(ChronicleError):
 class ReaderBusy(ChronicleError):
     """Another live reader uses this name.
 
-    ``pid`` and ``command`` are those of the process that has it open. They are None if unknown, as
-    for a process in another container.
+    ``pid`` and ``command`` identify that reader's process. They are None if unknown, as for a process in
+    another container.
     """
 
     pid: int | None = None
@@ -353,20 +353,20 @@ class DeliveryError(ChronicleError):
 
 
 class LeaseLost(DeliveryError):
-    """The lease of the delivery has ended, and the message is delivered to another member.
+    """The lease of the delivery has ended, and another member gets the message.
 
-    Its work may be done twice: delivery is at least once.
+    The message may be processed twice: delivery is at least once.
     """
 
 
 class AlreadySettled(DeliveryError):
-    """The delivery was acknowledged or given back before."""
+    """The delivery is already acknowledged or given back."""
 
 
 class TimestampUnknown(ChronicleError, ValueError):
-    """The ``timestamp`` that a reader was opened with gives no time for a message.
+    """The ``timestamp`` option of a reader gives no time for a message.
 
-    The field is missing or holds no time, or the function raised: its exception is the ``__cause__``.
+    The field is missing or holds no time, or the function raised an exception, which is the ``__cause__``.
     The reader stays at the message.
     """
 
@@ -379,7 +379,7 @@ class TimestampUnknown(ChronicleError, ValueError):
 class NotSupported(ChronicleError):
     """The format of this queue cannot store it: see docs/guide/java.md. Nothing was changed."""
 
-    advice = "Leave it out, or use a queue of the native format."
+    advice = "Omit it, or use a queue of the native format."
 
 
 class ClosedError(ChronicleError):
@@ -437,13 +437,13 @@ class CapacityTimeout(CapacityError, TimeoutError):
 
 
 class BackupError(ChronicleError):
-    """A backup cannot be made or used; nothing was changed."""
+    """A backup cannot be created or used; nothing was changed."""
 
 
 class BackupNotFound(BackupError, FileNotFoundError):
     """There is no backup in this directory."""
 
-    advice = "Check the path; backup makes one."
+    advice = "Check the path; backup() creates one."
 
 
 class ReservationOpen(ChronicleError):
@@ -460,11 +460,11 @@ class ReentrantCall(ChronicleError, RuntimeError):
 
 
 class WriterPoisoned(ChronicleError):
-    """An earlier sync failed, so it is unknown what is on disk."""
+    """An earlier sync failed, so the state on disk is unknown."""
 
 
 class JavaNotFound(ChronicleError):
-    """There is no Java that Spark could run on."""
+    """Spark found no Java to run on."""
 
     advice = (
         'Install one (pip install "aiochronicle[spark]" includes one), put it on the PATH,'
@@ -473,11 +473,11 @@ class JavaNotFound(ChronicleError):
 
 
 class RequestError(ChronicleError):
-    """A request was not answered, or not with a result."""
+    """A request got no answer, or an error as its answer."""
 
 
 class RequestFailed(RequestError):
-    """The responder answered with an error; ``detail`` is what it said."""
+    """The responder answered with an error; ``detail`` is its text."""
 
 
 class RequestTimeout(RequestError, TimeoutError):
@@ -489,7 +489,7 @@ class RequestTimeout(RequestError, TimeoutError):
 class SourceGone(ChronicleError, KeyError):
     """The queue is not, or no longer, attached to the router."""
 
-    advice = "Its directory was removed, or it failed: see Router.problems."
+    advice = "Its directory was removed, or the queue failed: see Router.problems."
 
     def __str__(self) -> str:
         """Return the text; KeyError would return its repr."""
@@ -499,20 +499,20 @@ class SourceGone(ChronicleError, KeyError):
 class TooManyKeys(ChronicleError):
     """There are more distinct keys than ``max_keys`` allows."""
 
-    advice = "Nothing was taken. Raise max_keys, or choose a coarser key."
+    advice = "No message was taken. Raise max_keys, or choose a coarser key."
 
 
 class TooManyReaders(ChronicleError):
     """The queue has 4096 reader names, used or not, which is the maximum."""
 
     advice = (
-        "Give a reader the same name at each start, without a date or a pid; or no name, if it need"
-        " not resume. forget_reader removes names that are no longer used."
+        "Give a reader the same name at each start, without a date or a pid, or no name if it does not"
+        " need to resume. forget_reader removes names that are no longer used."
     )
 
 
 class VirtualTimeDeadlock(ChronicleError, RuntimeError):
-    """In virtual time, every task waits for something that can no longer happen."""
+    """In virtual time, every task waits for something that can never happen."""
 
     advice = (
         "End these tasks with the replay, or feed them from it: virtual time does not wait for files,"
@@ -533,7 +533,7 @@ class DiskFull(StorageError):
 
 
 class AccessDenied(StorageError, PermissionError):
-    """No permission. The text has the owner and mode of the file or directory, where they can be read."""
+    """No permission. The text names the owner and mode of the file or directory, if they can be read."""
 
     advice = "Check owner, group and mode of the file and of the directories above it."
 
@@ -547,9 +547,9 @@ class ExportFailed(StorageError):
 
 
 class FlushFailed(StorageError):
-    """Some of many queues could not be flushed; the others were.
+    """Some of several queues could not be flushed; the others were.
 
-    ``failures`` has the error of each by topic. Their writers are poisoned.
+    ``failures`` has the errors by topic. The writers of these topics are poisoned.
     """
 
     advice = "Close these writers and open them again: opening checks what is on disk."
@@ -562,14 +562,14 @@ class FlushFailed(StorageError):
 
 
 class NotDurable(StorageError):
-    """A message was appended, and readers may have it, but the sync after it failed.
+    """A message was appended, and readers may have it, but the sync that followed failed.
 
-    Raised by ``append`` and similar methods in the modes ``"sync"`` and ``Batch``. ``seq`` is that of
-    the message, or of the first of a batch. The writer is poisoned.
+    ``append`` and similar methods raise this in the modes ``"sync"`` and ``Batch``. ``seq`` is that of
+    the message, or of the first one of a batch. The writer is poisoned.
     """
 
     advice = (
-        "Do not append it again yet: close the writer and open a new one; if its next_seq is greater"
+        "Do not append it again yet: close the writer and open a new one. If its next_seq is greater"
         " than seq, the message is in the queue."
     )
     seq = 0

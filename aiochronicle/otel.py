@@ -1,19 +1,20 @@
-"""OpenTelemetry: spans and metrics for messages, by the messaging conventions. Extra ``otel``.
+"""OpenTelemetry spans and metrics for messages, by the messaging conventions. Extra ``otel``.
 
-Only what is wrapped is traced. ``Telemetry.writer`` and ``Telemetry.reader`` wrap one writer or reader; the
+Only wrapped objects are traced. ``Telemetry.writer`` and ``Telemetry.reader`` wrap one writer or reader; the
 wrapped objects, and all others, are as fast as before. Without a wrapper, put ``with
 telemetry.process(message)`` around the work.
 
-How a consumer finds the span of the producer: the trace context travels with the message, as W3C Trace
-Context, in its headers ``traceparent`` and ``tracestate``, or in a field, if the message is a struct with
-``traceparent: str = ""`` (and optionally ``tracestate: str = ""``), which ``send`` sets. For Java queues,
-which have no headers, and for requests and answers, a Telemetry remembers the spans of the last messages that
-were sent through it; that links an answer to its request, and messages that a process sends to itself. Each
-span also has the identity of its message and of that message's cause, so that a query can join spans without
-links.
+A consumer finds the span of the producer because the W3C trace context travels with the message. It is in
+the headers ``traceparent`` and ``tracestate``. If the message is a struct with ``traceparent: str = ""`` (and
+optionally ``tracestate: str = ""``), ``send`` sets these fields instead.
 
-A span of one message continues the trace of the producer unless there is a current span, and links to it in
-any case.
+Java queues have no headers, and neither have requests and answers. For these a Telemetry remembers the spans
+of the last messages sent through it. It can then link an answer to its request, and messages that a process
+sends to itself. Each span also has the identity of its message and of that message's cause, so that a query
+can join spans without links.
+
+The span of a message always links to that of the producer. It also continues the producer's trace, unless
+there is a current span.
 """
 
 import contextlib
@@ -65,7 +66,7 @@ SYSTEM = "aiochronicle"
 PARENT, STATE = "traceparent", "tracestate"  # fields and headers, as W3C Trace Context names them
 
 _REMEMBERED = 4096
-_LINKS_MAX = 128  # of a batch; more is cut off by SDKs
+_LINKS_MAX = 128  # of a batch; SDKs cut off more
 _STATE_MAX = 512  # characters
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _KINDS = {
@@ -82,10 +83,10 @@ Cause = Message | tuple[int, int] | None
 
 
 class Telemetry:
-    """Creates spans and metrics for the messages of a program; one object is enough.
+    """Creates spans and metrics for the messages of a program; a program needs only one.
 
-    ``tracer_provider`` and ``meter_provider`` default to those of the program. ``remembered`` is the number
-    of sent messages whose spans are kept, for messages that cannot carry their context.
+    ``tracer_provider`` and ``meter_provider`` default to the global ones. ``remembered`` is the number of
+    sent messages whose spans are kept, for messages that cannot carry their context.
 
     >>> telemetry = Telemetry()
     >>> with open_writer(tmp_path / "orders") as writer:
@@ -122,7 +123,7 @@ class Telemetry:
         self._sent = meter.create_counter(
             "messaging.client.sent.messages",
             unit="{message}",
-            description="Messages that were appended, or could not be.",
+            description="Messages that were appended, or that an append failed for.",
         )
         self._consumed = meter.create_counter(
             "messaging.client.consumed.messages",
@@ -133,22 +134,22 @@ class Telemetry:
         self._spans: dict[tuple[int, int], SpanContext] = {}  # by queue id and seq, oldest first
 
     def writer(self, writer: Writer) -> "TracedWriter":
-        """Wrap a writer: each call that appends makes a span."""
+        """Wrap a writer: each call that appends creates a span."""
         return TracedWriter(self, writer)
 
     def reader(self, reader: "Reader[T] | FanIn[T]") -> "TracedReader[T]":
-        """Wrap a reader, fan-in or router: each delivery makes a span."""
+        """Wrap a reader, fan-in or router: each delivery creates a span."""
         return TracedReader(self, reader)
 
     def process(
         self,
         work: "Message[Any] | Request[Any] | Sequence[Message[Any]]",
     ) -> contextlib.AbstractContextManager[Span]:
-        """Return the span of the work on a message, a request, or a batch of messages.
+        """Return a context manager for the span of the work on a message, a request, or a batch of messages.
 
-        It is the current span inside ``with``, so messages sent there belong to the same trace. An exception
-        that leaves the block is recorded. The messages are counted as consumed. Messages read through
-        ``reader`` are counted there: use its ``process`` for them.
+        The span is the current one inside ``with``, so messages sent there belong to the same trace. It
+        records an exception that leaves the block. The messages are counted as consumed. A TracedReader
+        counts its messages itself: for them, use its own ``process``.
         """
         return self._process(work, None, is_counted=False)
 
@@ -159,10 +160,10 @@ class Telemetry:
         *,
         is_counted: bool,
     ) -> contextlib.AbstractContextManager[Span]:
-        messages = _messages(work)
+        messages = _messages_of(work)
         is_batch = not isinstance(work, Message | Request)
-        details = _about(messages, is_batch, subscription)
-        operation = _Operation(self, "process", "process", _source(messages), details)
+        details = _message_attributes(messages, is_batch, subscription)
+        operation = _Operation(self, "process", "process", _common_source(messages), details)
         operation.links = self._links(messages)
         if not is_batch and not trace.get_current_span().get_span_context().is_valid:
             created = self.created_by(messages[0])
@@ -172,10 +173,10 @@ class Telemetry:
         return operation.active()
 
     def handler(self, function: _Function) -> _Function:
-        """Decorate a handler: each call makes a ``process`` span of the message that it gets.
+        """Decorate a handler: each call creates a ``process`` span for the message that it gets.
 
-        For ``Responder.serve``, for ``reader.on`` with a handler that takes the message, and for your own
-        functions, ``async`` or not. Calls without a message make no span.
+        Use it for ``Responder.serve``, for ``reader.on`` with a handler that takes the message, and for your
+        own functions, ``async`` or not. Calls without a message create no span.
 
         >>> @Telemetry().handler
         ... async def answer(request: Request) -> bytes:
@@ -206,8 +207,8 @@ class Telemetry:
     def inject(self, obj: T) -> T:
         """Return a copy of a struct whose ``traceparent`` is the current span.
 
-        The same object if it has no such field, if the field is set, or if there is no span. ``send`` of a
-        traced writer does this itself; use it for requests and answers.
+        Returns the same object if it has no such field, if the field is set, or if there is no span. ``send``
+        of a traced writer does this itself; call it for requests and answers.
         """
         fields: tuple[str, ...] = getattr(type(obj), "__struct_fields__", ())
         if PARENT not in fields or getattr(obj, PARENT):
@@ -220,7 +221,7 @@ class Telemetry:
     def created_by(self, message: "Message[Any]") -> SpanContext | None:
         """Return the span in which a message was sent; None if it is unknown.
 
-        Without a header ``traceparent`` it decodes the message to read the field of that name.
+        If there is no header ``traceparent``, it decodes the message to read the field of that name.
         """
         found = _carried_by(message.headers)
         if found is not None:
@@ -232,7 +233,7 @@ class Telemetry:
         return self._spans.get((message.queue_id, message.seq))
 
     def _links(self, messages: "Sequence[Message[Any]]") -> list[Link]:
-        """Return links to where messages came from, and to what their causes were sent in."""
+        """Return links to the spans in which messages and their causes were sent."""
         links: list[Link] = []
         for message in messages[:_LINKS_MAX]:
             created = self.created_by(message)
@@ -255,13 +256,13 @@ class Telemetry:
             return
         for seq in seqs:
             self._spans[queue_id, seq] = span
-        with contextlib.suppress(RuntimeError, StopIteration):  # other threads forget, too
+        with contextlib.suppress(RuntimeError, StopIteration):  # other threads remove entries, too
             while len(self._spans) > self._remembered_max:
                 self._spans.pop(next(iter(self._spans)), None)
 
 
 class _Operation:
-    """One operation: its span, its duration, and how many messages it was about."""
+    """One operation: its span, its duration, and the number of its messages."""
 
     def __init__(
         self,
@@ -291,19 +292,19 @@ class _Operation:
 
     @contextlib.contextmanager
     def active(self) -> Generator[Span]:
-        """Let it be the current span until the end, however that is."""
+        """Make this the current span until the block ends, normally or with an exception."""
         started = time.time_ns(), time.perf_counter()
         with self._start(started[0]) as span:
             try:
                 yield span
-            except Exception as error:  # an exception that ends a task or the program is no failure
+            except Exception as error:  # not BaseException: cancelling the work is no failure of it
                 self._record_failure(span, error)
                 raise
             finally:
                 self._measure(time.perf_counter() - started[1])
 
-    def done(self, started: tuple[int, float], failure: Exception | None = None) -> None:
-        """Make the span of what began at that time and has ended now."""
+    def record(self, started: tuple[int, float], failure: Exception | None = None) -> None:
+        """Create the span of an operation that began at that time and has ended now."""
         with self._start(started[0]) as span:
             if failure is not None:
                 self._record_failure(span, failure)
@@ -367,8 +368,8 @@ class TracedWriter:
     ) -> int:
         """Append a message and return its seq, as ``Writer.append``.
 
-        The trace context is put into its headers. An existing ``traceparent`` is kept, and the span links to
-        it.
+        The message gets the trace context in its headers. An existing ``traceparent`` is kept, and the span
+        links to it.
         """
         with self._sending("append", 1, cause, _carried_by(headers)) as span:
             seq = self.writer.append(
@@ -379,7 +380,7 @@ class TracedWriter:
                 key=key,
                 headers=self._with_context(headers),
             )
-            self._sent_as(span, range(seq, seq + 1))
+            self._record_sent(span, range(seq, seq + 1))
         return seq
 
     def append_many(
@@ -420,8 +421,8 @@ class TracedWriter:
     ) -> int:
         """Append an object as ``Writer.send``, with the trace context.
 
-        It goes into the field ``traceparent`` if the object has one, else into the headers. An existing value
-        is kept, and the span links to it.
+        The context goes into the field ``traceparent`` if the object has one, otherwise into the headers. An
+        existing value is kept, and the span links to it.
         """
         given = _carried_context(obj) or _carried_by(headers)
         with self._sending("append", 1, cause, given) as span:
@@ -435,13 +436,13 @@ class TracedWriter:
                 key=key,
                 headers=headers if has_field else self._with_context(headers),
             )
-            self._sent_as(span, range(seq, seq + 1))
+            self._record_sent(span, range(seq, seq + 1))
         return seq
 
     def _with_context(
         self, headers: "Mapping[str, Buffer] | None"
     ) -> "Mapping[str, Buffer] | None":
-        """Return headers with the current span, unless they have one or the queue takes none."""
+        """Return headers with the current span, unless they already have one or the queue has no headers."""
         if self.writer.format != "native" or PARENT in (headers or ()):
             return headers
         carrier: dict[str, str] = {}
@@ -465,7 +466,7 @@ class TracedWriter:
         operation.sent = count
         return operation.active()
 
-    def _sent_as(self, span: Span, seqs: range) -> None:
+    def _record_sent(self, span: Span, seqs: range) -> None:
         name = _identity_of(self._queue_id, seqs[0], self._epoch)
         span.set_attribute("messaging.message.id", name)
         self._telemetry._remember(self._queue_id, seqs, span.get_span_context())  # pyright: ignore[reportPrivateUsage]
@@ -478,7 +479,7 @@ class TracedReader(Generic[T]):
     """Reads with a span for each delivery. ``reader`` is the wrapped reader, for all other methods.
 
     The span lasts from the call until the message is delivered, including the wait. A call that returns no
-    message makes no span. Cancelling loses nothing, as without the wrapper.
+    message creates no span. Cancelling loses nothing, as without the wrapper.
     """
 
     def __init__(self, telemetry: Telemetry, reader: "Reader[T] | FanIn[T]") -> None:
@@ -498,7 +499,7 @@ class TracedReader(Generic[T]):
                 yield message
                 started = _now()
         except ChronicleError as error:
-            self._not_received(started, error)
+            self._record_failed_receipt(started, error)
             raise
 
     def poll(self) -> "Message[T] | None":
@@ -542,7 +543,7 @@ class TracedReader(Generic[T]):
     def commit(self, message: "Message[T] | None" = None) -> None:
         """Commit as ``Reader.commit`` does, with a span."""
         messages = [] if message is None else [message]
-        details = _about(messages, False, self._subscription)
+        details = _message_attributes(messages, False, self._subscription)
         operation = _Operation(self._telemetry, "commit", "settle", self._destination(), details)
         operation.links = self._telemetry._links(messages)  # pyright: ignore[reportPrivateUsage]
         with operation.active():
@@ -551,7 +552,7 @@ class TracedReader(Generic[T]):
     def process(
         self, work: "Message[T] | Sequence[Message[T]]"
     ) -> contextlib.AbstractContextManager[Span]:
-        """Return the span of the work on messages read here, as ``Telemetry.process``."""
+        """Return a span for the work on messages read here, as ``Telemetry.process``."""
         return self._telemetry._process(work, self._subscription, is_counted=True)  # pyright: ignore[reportPrivateUsage]
 
     def _destination(self) -> str | None:
@@ -563,22 +564,24 @@ class TracedReader(Generic[T]):
         try:
             yield started
         except ChronicleError as error:
-            self._not_received(started, error)
+            self._record_failed_receipt(started, error)
             raise
 
     def _record_receipt(
         self, messages: "list[Message[T]]", started: tuple[int, float], *, is_batch: bool = False
     ) -> None:
-        details = _about(messages, is_batch, self._subscription)
-        operation = _Operation(self._telemetry, "receive", "receive", _source(messages), details)
+        details = _message_attributes(messages, is_batch, self._subscription)
+        operation = _Operation(
+            self._telemetry, "receive", "receive", _common_source(messages), details
+        )
         operation.links = self._telemetry._links(messages)  # pyright: ignore[reportPrivateUsage]
         operation.consumed = len(messages)
-        operation.done(started)
+        operation.record(started)
 
-    def _not_received(self, started: tuple[int, float], error: ChronicleError) -> None:
-        details = _about([], False, self._subscription)
+    def _record_failed_receipt(self, started: tuple[int, float], error: ChronicleError) -> None:
+        details = _message_attributes([], False, self._subscription)
         operation = _Operation(self._telemetry, "receive", "receive", self._destination(), details)
-        operation.done(started, error)
+        operation.record(started, error)
 
     def __repr__(self) -> str:
         return f"<TracedReader of {self.reader!r}>"
@@ -588,19 +591,21 @@ def _now() -> tuple[int, float]:
     return time.time_ns(), time.perf_counter()
 
 
-def _messages(work: "Message[Any] | Request[Any] | Sequence[Message[Any]]") -> list[Message[Any]]:
+def _messages_of(
+    work: "Message[Any] | Request[Any] | Sequence[Message[Any]]",
+) -> list[Message[Any]]:
     if isinstance(work, Message):
         return [work]
     return [work.message] if isinstance(work, Request) else list(work)
 
 
-def _source(messages: "Sequence[Message[Any]]") -> str | None:
-    """Return the queue of these messages; None if there are several."""
+def _common_source(messages: "Sequence[Message[Any]]") -> str | None:
+    """Return the name of the messages' queue; None if they are from several."""
     names = {message.source for message in messages}
     return printable(names.pop()) if len(names) == 1 else None
 
 
-def _about(
+def _message_attributes(
     messages: "Sequence[Message[Any]]", is_batch: bool, subscription: str | None
 ) -> "dict[str, AttributeValue]":
     found: dict[str, AttributeValue] = {}
@@ -624,17 +629,17 @@ def _identity(message: "Message[Any]") -> str:
 
 
 def _identity_of(queue_id: int, seq: int, epoch: int | None) -> str:
-    """Return the permanent identity of a message: the epoch distinguishes seqs that were assigned twice."""
+    """Return the permanent identity of a message; the epoch distinguishes two uses of the same seq."""
     return f"{queue_id:016x}-{epoch or 0}-{seq}"
 
 
 def _carried_context(obj: object) -> SpanContext | None:
-    """Return what the field ``traceparent`` of an object says, if it is valid."""
+    """Return the span context in the field ``traceparent`` of an object, if it is valid."""
     return _extract(getattr(obj, PARENT, None), getattr(obj, STATE, None))
 
 
 def _carried_by(headers: "Mapping[str, Buffer] | None") -> SpanContext | None:
-    """Return what the header ``traceparent`` says, if it is valid."""
+    """Return the span context in the header ``traceparent``, if it is valid."""
     if not headers or PARENT not in headers:
         return None
     parent, state = (

@@ -17,7 +17,7 @@ import numpy
 import pyarrow
 
 from aiochronicle import Queue, Slice, open_reader, open_writer
-from aiochronicle._columns.columns import arrow_schema
+from aiochronicle._columns.column_reader import arrow_schema
 from benchmarks.measure import PAYLOAD_BYTES, Best, Result
 
 MESSAGES = 10_000_000

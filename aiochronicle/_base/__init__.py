@@ -1,1 +1,1 @@
-"""Used by all other parts: arguments, texts, threads, the binding of the engine."""
+"""Shared by all other sub-packages: arguments, texts, threads, the binding of the engine."""

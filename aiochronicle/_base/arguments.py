@@ -1,8 +1,8 @@
-"""Checks of arguments.
+"""Checks arguments.
 
 A wrong value raises InvalidArgument, a wrong type WrongType, which is also a TypeError. Both texts name the
-argument, say what it must be, and show the value. Everything is checked before anything is changed. The C
-types do the same (csrc/python/arguments.c), and raise the exceptions that are created here.
+argument, say what it must be, and show the value. All arguments are checked before anything is changed. The
+C types check likewise (csrc/python/arguments.c) and raise the exceptions that are created here.
 """
 
 import math
@@ -46,7 +46,7 @@ def wrong_value(name: str, wanted: str, given: object) -> InvalidArgument:
 
 
 def wrong_type(name: str, wanted: str, given: object) -> WrongType:
-    """Return the exception for an argument of another type.
+    """Return the exception for an argument of the wrong type.
 
     >>> print(wrong_type("burst", "a positive int", "many"))
     burst must be a positive int, not 'many'
@@ -57,7 +57,7 @@ def wrong_type(name: str, wanted: str, given: object) -> WrongType:
 def _text(name: str, wanted: str, given: object) -> str:
     try:
         shown = repr(given)
-    except Exception:  # noqa: BLE001 - an int of 5,000 digits, or whatever the caller's class does
+    except Exception:  # noqa: BLE001 - an int of 5,000 digits, or a faulty __repr__
         shown = f"this {type(given).__name__}"
     if len(shown) > _SHOWN:
         shown = f"{shown[:_SHOWN]}…"
@@ -72,18 +72,18 @@ def expect(name: str, wanted: str, kind: type[Any] | tuple[type[Any], ...], give
 
 
 def expect_several(name: str, wanted: str, given: object) -> None:
-    """Refuse what cannot be iterated over, and a single text, which is iterable by accident."""
+    """Refuse values that are not iterable, and single strings, which are iterable by accident."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise wrong_type(name, wanted, given)
 
 
 def flag(name: str, given: bool) -> int:
-    """Return a bool, as the engine takes it."""
+    """Return a bool as an int for the engine."""
     return int(expect(name, "a bool", bool, given))
 
 
 def function(name: str, given: object) -> None:
-    """Refuse what cannot be called."""
+    """Refuse values that cannot be called."""
     if not callable(given):
         raise wrong_type(name, "a function", given)
 
@@ -114,7 +114,7 @@ def segment_bytes(name: str, given: object) -> int:
 
 
 def permissions(mode: object) -> int:
-    """Return the mode of files, as ``chmod`` takes it without its special bits."""
+    """Return a file mode as for ``chmod``, without the special bits."""
     return _integer("mode", "file permissions, 0 to 0o777", mode, 0, 0o777)
 
 
@@ -126,7 +126,7 @@ def seconds(name: str, given: object, *, zero: bool = False) -> float:
 
 
 def timeout(given: object) -> float | None:
-    """Return how many seconds to wait; None forever, which infinity says as well."""
+    """Return how many seconds to wait; None, also for infinity, means forever."""
     if given is None:
         return None
     limit_s = number("timeout", "a number of seconds, 0 or more, or None", given, 0, math.inf)
@@ -134,8 +134,8 @@ def timeout(given: object) -> float | None:
 
 
 def number(name: str, wanted: str, given: Any, lowest: float, highest: float) -> float:
-    """Return a number within limits, which are part of what is wanted."""
-    if isinstance(given, str | bytes | bytearray):  # which float would take
+    """Return a number within limits; ``wanted`` describes them."""
+    if isinstance(given, str | bytes | bytearray):  # float() would accept them
         raise wrong_type(name, wanted, given)
     try:
         found = float(given)
@@ -156,24 +156,24 @@ def pathname(name: str, given: Any) -> str:
     except TypeError:
         raise wrong_type(name, wanted, given) from None
     if not text:
-        raise wrong_value(name, f"{wanted}; for the current directory say '.'", given)
+        raise wrong_value(name, f"{wanted}; use '.' for the current directory", given)
     if "\0" in text:
         raise wrong_value(name, f"{wanted}, without a NUL character", given)
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise wrong_value(name, f"{wanted}, of characters that can be encoded", given) from None
+        raise wrong_value(name, f"{wanted}, of encodable characters", given) from None
     return os.path.abspath(local_path(text))
 
 
 def refuse_file(name: str, path: str) -> None:
-    """Say so if there is something at the path, but not a directory."""
+    """Raise InvalidArgument if the path exists but is not a directory."""
     if os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112
         raise InvalidArgument(f"{name} must be a directory, but this is a file", path=path)
 
 
 def one_of(name: str, words: Mapping[str, T], given: object, *also: str) -> T:
-    """Return the value for a word; ``also`` names what else the caller accepts."""
+    """Return the value for a word; ``also`` names other values that the caller accepts."""
     *some, last = [*(f'"{word}"' for word in words), *also]
     wanted = f"{', '.join(some)} or {last}"
     if not isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Runs calls that wait for the disk in threads, so that they do not block the event loop."""
+"""Runs calls that wait for the disk in threads, to keep them off the event loop."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def _forget_pool() -> None:
-    """In a forked child the pool's threads do not exist."""
+    """Drop the pool in a forked child, where its threads do not exist."""
     global _pool
     _pool = None
 
@@ -32,9 +32,9 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def in_thread(function: Callable[[], T]) -> Future[T]:
-    """Run a blocking function in a thread, for callers that may be in another loop when it is done.
+    """Run a blocking function in a thread, for callers that may be in another loop when it ends.
 
-    Here and now if there are no threads any more, at the end of the interpreter.
+    Runs it in the calling thread while the interpreter shuts down, when no thread can be started.
     """
     try:
         return _threads().submit(function)
@@ -46,22 +46,22 @@ def _run_now(function: Callable[[], T]) -> Future[T]:
     future: Future[T] = Future()
     try:
         future.set_result(function())
-    except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
+    except Exception as error:  # noqa: BLE001 - raised again where the result is awaited
         future.set_exception(error)
     return future
 
 
 def in_background(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Run a blocking function in a thread. Cancelled, the function still runs to its end."""
-    # Shielded: a call that no thread has taken up yet would otherwise be cancelled with its waiter.
-    # And no task: a program that cancels all tasks would leave nobody to close what a function opens.
+    """Run a blocking function in a thread. If the caller is cancelled, the function still runs to its end."""
+    # Shielded: otherwise a call that no thread has started yet would be cancelled with its waiter.
+    # Not a task: a program that cancels all tasks would leave open what the function opens.
     return shielded(asyncio.get_running_loop().run_in_executor(_threads(), function))
 
 
 def shielded(inner: asyncio.Future[T]) -> asyncio.Future[T]:
-    """Return a future that ends as this one does, and may be cancelled without it.
+    """Return a future that completes like ``inner``, but may be cancelled on its own.
 
-    As asyncio.shield, but what is raised when nobody waits any more is no error of the program.
+    Unlike asyncio.shield it does not report an exception that arrives after the cancellation.
     """
     outer: asyncio.Future[T] = inner.get_loop().create_future()
 
@@ -81,16 +81,16 @@ def shielded(inner: asyncio.Future[T]) -> asyncio.Future[T]:
 
 
 class GroupCommit(Generic[T]):
-    """Lets any number of tasks wait for durability with one sync at a time.
+    """Runs one sync at a time for any number of waiting tasks.
 
-    A sync covers everything appended before it starts. A caller that comes while one is running therefore
-    waits for the next one, which it shares with all other such callers. Each event loop has its own syncs,
-    because only its loop may complete a future.
+    A sync covers everything appended before it starts. A caller that arrives during a sync therefore waits
+    for the next one, which it shares with all other such callers. Each event loop runs its own syncs, because
+    only its own loop may complete a future.
     """
 
     def __init__(self, sync: Callable[[], T]) -> None:
         self._sync = sync
-        # By loop: the task that syncs, and who waits for its next sync.
+        # By loop: the task that syncs, and the futures that wait for its next sync.
         self._groups: dict[
             asyncio.AbstractEventLoop, tuple[asyncio.Task[None], list[asyncio.Future[T]]]
         ] = {}
@@ -105,12 +105,12 @@ class GroupCommit(Generic[T]):
         if task is None or task.done():
             self._forget_closed_loops()
             self._groups[loop] = loop.create_task(self._run(loop, waiting)), waiting
-        # One task's cancellation cancels its own future only; the sync goes on for the others.
+        # A cancelled task cancels its own future only; the sync continues for the others.
         return await future
 
     def _forget_closed_loops(self) -> None:
-        """A loop that is closed during its sync never ends the task that would."""
-        for loop in list(self._groups):  # a copy: other loops come and go in their threads
+        """Remove the entries of loops that were closed during a sync; their tasks never end."""
+        for loop in list(self._groups):  # a copy, because loops in other threads change the dict
             if loop.is_closed():
                 self._groups.pop(loop, None)
 
@@ -122,14 +122,14 @@ class GroupCommit(Generic[T]):
                 await self._sync_for(group)
         finally:
             self._groups.pop(loop, None)
-            if not loop.is_closed():  # no task is left to be woken in a closed loop
-                for future in waiting:  # it was cancelled
+            if not loop.is_closed():  # a closed loop has no task to wake
+                for future in waiting:  # this task was cancelled
                     future.cancel()
 
     async def _sync_for(self, group: list[asyncio.Future[T]]) -> None:
         try:
             result = await in_background(self._sync)
-        except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
+        except Exception as error:  # noqa: BLE001 - raised again where the result is awaited
             for future in group:
                 if not future.done():
                     future.set_exception(error)

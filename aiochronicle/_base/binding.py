@@ -1,4 +1,4 @@
-"""The binding of the engine: paths, results, and errors as exceptions."""
+"""Calls the engine: encodes paths, checks results, and turns error records into exceptions."""
 
 import os
 from typing import Any
@@ -20,7 +20,7 @@ def new_error() -> Any:
 
 
 def exception(error: Any) -> errors.ChronicleError:
-    """Return what a filled error record says, as an exception."""
+    """Return the exception for a filled error record."""
     return from_engine(
         error.code,
         error.sys_errno,
@@ -35,12 +35,12 @@ def exception(error: Any) -> errors.ChronicleError:
 
 
 def check(result: int, error: Any) -> int:
-    """Return the result of an engine call, or raise what its error record says."""
+    """Return the result of an engine call, or raise the exception for its error record."""
     if result >= 0:
         return result
     raise exception(error)
 
 
 def encode_path(path: str | os.PathLike[str]) -> bytes:
-    """Return the path as the engine takes it."""
+    """Return a path as bytes for the engine."""
     return os.fsencode(arguments.pathname("path", path))

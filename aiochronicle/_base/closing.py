@@ -1,4 +1,4 @@
-"""Context managers, ``with`` and ``async with``, for everything that has a ``close``."""
+"""``with`` and ``async with`` for every object that has a ``close``."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -9,14 +9,14 @@ __all__ = ["Closing"]
 
 
 class Closing:
-    """``with`` closes it; ``async with`` awaits ``aclose``."""
+    """Makes an object a context manager: ``with`` calls ``close``, ``async with`` awaits ``aclose``."""
 
-    if TYPE_CHECKING:  # the other base class has it
+    if TYPE_CHECKING:  # another base class has it
 
         def close(self) -> None: ...
 
     async def aclose(self) -> None:
-        """Close it without blocking the loop. Cancelled, it is still closed."""
+        """Close without blocking the loop. If the caller is cancelled, it is still closed."""
         await in_background(self.close)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Exceptions made from the engine's error records: which class, and what advice fits the path and errno."""
+"""Turns error records of the engine into exceptions: the class by code, the advice by path and errno."""
 
 import os
 import stat
@@ -84,28 +84,28 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
 
 
 METADATA_ADVICE = (
-    "Nothing was changed, and the messages are in the .cq4 files. Restore metadata.cq4t from a backup;"
-    " readers cannot step over it."
+    "Nothing was changed, and the messages are still in the .cq4 files. Restore metadata.cq4t from a backup;"
+    " readers cannot skip it."
 )
 TAILER_ADVICE = (
-    "Nothing was changed. Writers of a Java queue normally hold its lock for microseconds: check that"
+    "Nothing was changed. Writers of a Java queue normally hold its lock for microseconds only: check that"
     " process, then open the reader again. A reader without a name, or with an existing one, needs no lock."
 )
 JAVA_LOCK_ADVICE = (
-    "Nothing was appended. Writers of a Java queue normally hold its lock for microseconds: check that"
-    " process; lock_timeout sets how long an append waits."
+    "Nothing was appended. Writers of a Java queue normally hold its lock for microseconds only: check that"
+    " process. lock_timeout sets how long an append waits."
 )
 AHEAD_ADVICE = (
-    "Nothing was written. Check that it is in nanoseconds since 1970, and check its clock; or raise"
-    " max_ahead_s."
+    "Nothing was written. Check that the timestamp is in nanoseconds since 1970 and that the clock is right,"
+    " or raise max_ahead_s."
 )
 
 
 def _permission_advice(path: str, errno: int) -> str:
-    """Return advice with the owner of the file, and what is allowed."""
+    """Return advice that names the file's owner and mode, and what is still possible."""
     if errno == EROFS:
         return "The file system is mounted read-only; a reader without a name can read it."
-    place, found = _nearest_that_shows(path)
+    place, found = _find_visible_parent(path)
     if found is None:
         return AccessDenied.advice
     owner = (
@@ -124,7 +124,7 @@ def _permission_advice(path: str, errno: int) -> str:
     )
 
 
-def _nearest_that_shows(path: str) -> tuple[str, os.stat_result | None]:
+def _find_visible_parent(path: str) -> tuple[str, os.stat_result | None]:
     """Return the path, or the nearest directory above it, whose owner and mode can be seen."""
     while True:
         try:
@@ -137,7 +137,7 @@ def _nearest_that_shows(path: str) -> tuple[str, os.stat_result | None]:
 
 
 def _is_about_positions(path: str) -> bool:
-    """Return whether this is the readers/ of a queue, or a file in it."""
+    """Return whether this is the directory ``readers/`` of a queue, or a file in it."""
     above, name = os.path.split(path)
     if name != READERS:
         above, name = os.path.split(above)
@@ -150,20 +150,17 @@ def _can_read(path: str, mode: int) -> bool:
 
 
 def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
-    """Return the advice for this path and errno; None: that of the class applies.
-
-    Readers cannot step over a damaged control block.
-    """
+    """Return the advice for this path and errno; None to use the advice of the class."""
     if kind is TimestampOrder and errno == ERANGE:
         return AHEAD_ADVICE
     if kind is TimestampOrder and errno == ETIME:  # of a Java queue: no message has a timestamp
         return "Nothing was appended."
     if kind is LockedError and errno in (ETIMEDOUT, EBUSY):
         return JAVA_LOCK_ADVICE if errno == ETIMEDOUT else TAILER_ADVICE
-    if kind is NotSupported and errno != ENOTSUP:  # no argument that could be left out
+    if kind is NotSupported and errno != ENOTSUP:  # there is no argument to omit
         return ""
     if kind is QueueFull and path.endswith(JAVA_SUFFIX):
-        return "Nothing was appended. Java cannot append either, until the next cycle begins."
+        return "Nothing was appended. Java cannot append either until the next cycle begins."
     if kind is AccessDenied:
         return _permission_advice(path, errno)
     if kind is CorruptionError and os.path.basename(path) == JAVA_TABLE:  # noqa: PTH119
@@ -172,7 +169,7 @@ def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
         return None
     if kind is CorruptionError:
         return CONTROL_ADVICE
-    return f"{kind.advice} If it is one: {CONTROL_ADVICE}" if kind is NotAQueue else None
+    return f"{kind.advice} If it is a queue: {CONTROL_ADVICE}" if kind is NotAQueue else None
 
 
 def from_engine(
@@ -186,11 +183,11 @@ def from_engine(
     seq: int,
     holder: tuple[int, bytes, int] = (0, b"", 0),
 ) -> ChronicleError:
-    """Return the exception for an error record of the engine; the holder is pid, command and start."""
+    """Return the exception for an error record of the engine; ``holder`` is pid, command and start time."""
     kind = _BY_CODE.get(code, ChronicleError)
     path = os.fsdecode(path_bytes)
-    detail = detail_bytes.decode("utf-8", "surrogateescape")  # it may hold names of files
-    detail = detail if detail.isprintable() else printable(detail)  # the engine says one line
+    detail = detail_bytes.decode("utf-8", "surrogateescape")  # it may contain file names
+    detail = detail if detail.isprintable() else printable(detail)  # the engine's text is one line
     if issubclass(kind, PositionLost):
         detail = (
             f"{detail}: segment {wanted[0]}, offset {wanted[1]};"
@@ -211,5 +208,5 @@ def from_engine(
     if isinstance(error, TimestampUnknown) and errno == ECANCELED:
         error.__cause__ = failure = _hot.timestamp_failure()
         if failure is not None and not isinstance(failure, Exception):
-            raise failure  # KeyboardInterrupt and the like
+            raise failure  # KeyboardInterrupt, for example
     return error

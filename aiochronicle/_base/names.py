@@ -1,4 +1,4 @@
-"""Names of readers and topics: the engine's rule, for checks before the engine is called."""
+"""Checks names of readers and topics by the engine's rule, before the engine is called."""
 
 import re
 
@@ -16,6 +16,6 @@ def is_name(name: str) -> bool:
 
 
 def check_name(what: str, name: str) -> None:
-    """Raise InvalidName unless this is a legal name of a reader or topic; ``what`` says whose name it is."""
+    """Raise InvalidName unless this is a legal name of a reader or topic; ``what`` names the argument."""
     if not is_name(expect(what, "a str", str, name)):
         raise InvalidName(f"{what}: a name must match {_NAME.pattern}")

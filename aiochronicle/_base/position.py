@@ -1,4 +1,4 @@
-"""A place in a queue: one type for messages, readers, writers and errors."""
+"""The type of a place in a queue, for messages, readers, writers and errors."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ __all__ = ["Position"]
 
 
 class Position(NamedTuple):
-    """A place in a queue: where a record is, or the next one goes. Ordered as the queue is.
+    """The place of a record in a queue, or of the next record. Positions sort in queue order.
 
     >>> Position(0, 64) < Position(0, 128) < Position(1, 64)
     True

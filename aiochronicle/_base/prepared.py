@@ -1,8 +1,8 @@
-"""Registers types with msgspec, in one thread at a time.
+"""Prepares types for msgspec, in one thread at a time.
 
-msgspec builds its description of a Struct type when the type is first decoded, and stores it with the class
-while it is still incomplete. A second thread that decodes the type at that moment takes it for complete, and
-the process dies of a segmentation fault (seen with msgspec 0.22).
+msgspec builds its description of a Struct type when it first decodes the type, and attaches the description
+to the class while it is still incomplete. If a second thread decodes the type at that moment, the process
+dies of a segmentation fault (seen with msgspec 0.22).
 """
 
 import os
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["prepared"]
 
-# Evaluating annotations runs the user's code, which may come here again.
+# Reentrant: evaluating annotations runs the user's code, which may call prepared() again.
 _one_at_a_time = threading.RLock()
 
-# A child must not inherit a description that nobody is there to complete.
+# A forked child must not inherit an incomplete description: the thread that builds it is gone there.
 os.register_at_fork(
     before=_one_at_a_time.acquire,
     after_in_parent=_one_at_a_time.release,
@@ -30,7 +30,7 @@ os.register_at_fork(
 
 
 def prepared(cls: "AnyType") -> "AnyType":
-    """Make a Struct type safe to be decoded by any thread; a decorator for those that are.
+    """Decorate a Struct type so that any thread can decode it safely.
 
     >>> @prepared
     ... class Version(msgspec.Struct):
@@ -39,5 +39,5 @@ def prepared(cls: "AnyType") -> "AnyType":
     Version(version=1)
     """
     with _one_at_a_time:
-        msgspec.msgpack.Decoder(cls)  # takes all that JSON does, and more
+        msgspec.msgpack.Decoder(cls)  # prepares everything that JSON needs, too
     return cls

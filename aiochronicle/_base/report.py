@@ -1,7 +1,7 @@
-"""Statistics and other results with named values, shown as tables in notebooks.
+"""Shows statistics and other results with named values as tables in notebooks.
 
-Everything that may come from outside (names of queues and readers, texts of errors) is escaped. Colours are
-those of the notebook, light or dark.
+Untrusted text (names of queues and readers, error texts) is escaped. Colours are those of the notebook, light
+or dark.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,12 +34,12 @@ _PLAIN = {
     "monotonic_ns",
 }
 _ROWS_MAX = 100
-_ITEMS_MAX = 10  # a longer list is cut in a text ...
+_ITEMS_MAX = 10  # a repr cuts a longer list ...
 _ITEMS_SHOWN = 3  # ... to its first items
 
 
 class HtmlStruct(msgspec.Struct, frozen=True):
-    """A struct whose fields a notebook shows as a table, and whose text has the first of many items."""
+    """A struct that a notebook shows as a table, and whose repr shortens long lists."""
 
     def __repr__(self) -> str:
         fields = ", ".join(
@@ -53,18 +53,18 @@ class HtmlStruct(msgspec.Struct, frozen=True):
 
 
 class HtmlList(list[T]):
-    """A list of structs of one type, shown likewise: a row for each."""
+    """A list of structs of one type, shown as a table with a row for each."""
 
     def __repr__(self) -> str:
         return _short(self)
 
     def _repr_html_(self) -> str:
-        heads: tuple[str, ...] = getattr(self[0], "__struct_fields__", ()) if self else ()
-        return table([[getattr(one, name) for name in heads] for one in self], heads)
+        headings: tuple[str, ...] = getattr(self[0], "__struct_fields__", ()) if self else ()
+        return table([[getattr(one, name) for name in headings] for one in self], headings)
 
 
 def _short(value: Any) -> str:
-    """Return the text of a value that fits on a screen."""
+    """Return the repr of a value, short enough for a screen."""
     if not isinstance(value, tuple | list | dict):
         return repr(value)
     whole = cast("Sequence[Any] | dict[Any, Any]", value)
@@ -79,26 +79,26 @@ def _short(value: Any) -> str:
 
 
 def titled(title: str, *parts: str) -> str:
-    """Return HTML of parts under a title, which is a text."""
+    """Return HTML with parts, which are HTML, under a title, which is text."""
     return f"<div><strong>{_text(title)}</strong>{''.join(parts)}</div>"
 
 
-def table(rows: Iterable[Sequence[Any]], heads: Sequence[str] = ()) -> str:
-    """Return an HTML table. The first value of a row is a name, or that of a field."""
+def table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> str:
+    """Return an HTML table. The first value of a row is its heading."""
     listed = list(rows)
-    head = "".join(f'<th style="{_CELL};font-weight:600">{_text(name)}</th>' for name in heads)
-    body = "".join(_row(row, heads) for row in listed[:_ROWS_MAX])
+    head = "".join(f'<th style="{_CELL};font-weight:600">{_text(name)}</th>' for name in headings)
+    body = "".join(_row(row, headings) for row in listed[:_ROWS_MAX])
     if len(listed) > _ROWS_MAX:
         body += f'<tr><td style="{_CELL}">… and {len(listed) - _ROWS_MAX:,} more</td></tr>'
     return (
         '<table style="border-collapse:collapse;color:inherit">'
-        f"{f'<thead><tr>{head}</tr></thead>' if heads else ''}<tbody>{body}</tbody></table>"
+        f"{f'<thead><tr>{head}</tr></thead>' if headings else ''}<tbody>{body}</tbody></table>"
     )
 
 
-def _row(row: Sequence[Any], heads: Sequence[str]) -> str:
+def _row(row: Sequence[Any], headings: Sequence[str]) -> str:
     first, *values = row
-    names = heads[1:] or [first]
+    names = headings[1:] or [first]
     cells = "".join(_cell(str(name), value) for name, value in zip(names, values, strict=True))
     return f'<tr><th style="{_CELL};font-weight:normal">{_text(first)}</th>{cells}</tr>'
 
@@ -166,6 +166,6 @@ def _key(key: Any) -> str:
 
 
 def _text(value: object) -> str:
-    from html import escape  # a millisecond, which only notebooks need
+    from html import escape  # here, because it takes a millisecond and only notebooks need it
 
     return escape(printable(value))

@@ -1,7 +1,7 @@
 """Ranges of seqs with gaps.
 
 The seqs of a native queue have no gaps. Those of a Java queue are its indexes, which jump where a new cycle
-begins. Spans describe them, one for each cycle. None means that there are no gaps.
+begins; a tuple of spans describes them, one span for each cycle.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ __all__ = ["Span", "Spans", "clip", "count", "seq_after"]
 
 
 class Span(NamedTuple):
-    """Seqs without a gap, from ``start`` to before ``end``, and the bytes of their records."""
+    """Seqs without a gap, from ``start`` up to but excluding ``end``, and the bytes of their records."""
 
     start: int
     end: int
@@ -22,7 +22,7 @@ Spans: TypeAlias = tuple[Span, ...]
 
 
 def clip(spans: Sequence[Span], start: int, end: int) -> Spans:
-    """Return what of the spans lies between two seqs.
+    """Return the spans cut to the seqs from ``start`` up to but excluding ``end``.
 
     >>> clip([Span(0, 10, 100), Span(50, 60)], 5, 55)
     (Span(start=5, end=10, size_bytes=50), Span(start=50, end=55, size_bytes=0))
@@ -36,7 +36,7 @@ def clip(spans: Sequence[Span], start: int, end: int) -> Spans:
 
 
 def count(spans: Sequence[Span]) -> int:
-    """Return how many messages they have.
+    """Return the number of messages in the spans.
 
     >>> count([Span(0, 10), Span(50, 60)])
     20

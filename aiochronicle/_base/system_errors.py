@@ -1,4 +1,4 @@
-"""Errors of the operating system as exceptions of this package."""
+"""Turns errors of the operating system into exceptions of this package."""
 
 import errno
 import os
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 from aiochronicle.errors import AccessDenied, DiskFull, StorageError
 
-__all__ = ["refusal", "storage_errors"]
+__all__ = ["storage_error", "storage_errors"]
 
 
-def refusal(error: OSError, detail: str, path: str | os.PathLike[str]) -> StorageError:
-    """Return the exception for a call that the system refused."""
+def storage_error(error: OSError, detail: str, path: str | os.PathLike[str]) -> StorageError:
+    """Return the exception for a system call that failed."""
     kind = StorageError
     if error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a copy or a small file, not of an append
-        advice = "Free some space, then do it again."
+        advice = "Free some space, then try again."
         return DiskFull(detail, path=os.fsdecode(path), errno=error.errno, advice=advice)
     if isinstance(error, PermissionError):
         kind = AccessDenied
@@ -27,7 +27,8 @@ def storage_errors(
 ) -> Generator[None]:
     """Turn errors of the system into exceptions of this package.
 
-    ``path`` is named if the system names none, or ``full`` if it is a full disk.
+    The exception names the file of the OSError, or ``path`` if the system named none. If the disk is full,
+    ``full`` replaces ``path``.
     """
     try:
         yield
@@ -37,4 +38,4 @@ def storage_errors(
         if full is not None and error.errno in (errno.ENOSPC, errno.EDQUOT):
             path = full
         where = path if error.filename is None else error.filename
-        raise refusal(error, error.strerror or str(error), where) from error
+        raise storage_error(error, error.strerror or str(error), where) from error

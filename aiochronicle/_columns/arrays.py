@@ -1,8 +1,8 @@
-"""Fixed-length messages as numpy arrays over the mapped segments, without copying.
+"""Returns fixed-length messages as numpy arrays over the mapped segments, without copying.
 
 Records of one length follow each other at equal distances, so those of a segment are an array with a stride.
-The segment's index tells that they are all alike, so this costs the same for ten messages as for a million.
-Payloads are not read, and therefore not checked.
+The segment's index shows that all records have the same length, so this costs the same for ten messages as
+for a million. Payloads are not read, and therefore not checked.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,13 +30,14 @@ def arrays(reader: _hot.Reader, part: Any, layout: Any) -> "list[numpy.ndarray[A
         where = f"in segment {len(found)} of the slice"
         if stretch.length != dtype.itemsize:
             raise InvalidArgument(
-                f"messages {where} are {stretch.length} bytes long, the layout has"
-                f" {dtype.itemsize}",
+                f"messages {where} are {stretch.length} bytes long, but the layout has"
+                f" {dtype.itemsize} bytes",
                 path=reader.source,
             )
         if type_id not in (None, stretch.type_id):
             raise InvalidArgument(
-                f"messages {where} have type_id {stretch.type_id}, those before it {type_id}",
+                f"messages {where} have type_id {stretch.type_id}, but those before it have {type_id}:"
+                " take a slice with one type",
                 path=reader.source,
             )
         type_id = stretch.type_id
@@ -58,7 +59,7 @@ def _numpy() -> Any:
 
 
 def _dtype(np: Any, layout: Any) -> Any:
-    """Return the layout as a dtype; numpy itself makes object of a class, and float of None."""
+    """Return the layout as a dtype; numpy itself would turn a class into object, and None into float."""
     given = getattr(layout, "dtype", layout)
     try:
         dtype = None if given is None else np.dtype(given)
@@ -77,11 +78,11 @@ def _next_stretch(reader: _hot.Reader, rest: Any) -> Any:
 
 
 def _memory(stretch: Any) -> memoryview:
-    """Return the bytes from the first payload to the last; they hold on to the stretch."""
+    """Return the bytes from the first payload to the last; they keep the stretch alive."""
 
-    def hold(_: object) -> object:
+    def keep_alive(_: object) -> object:
         return stretch
 
     length = (stretch.count - 1) * stretch.stride + stretch.length
-    start = ffi.gc(ffi.cast("uint8_t *", stretch.payload), hold)
+    start = ffi.gc(ffi.cast("uint8_t *", stretch.payload), keep_alive)
     return memoryview(ffi.buffer(start, length)).toreadonly()

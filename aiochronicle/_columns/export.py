@@ -1,9 +1,9 @@
-"""Slices as Parquet and Arrow files.
+"""Exports slices as Parquet and Arrow files.
 
-The rows go to a hidden file next to the target, which takes the target's name when it is complete
-and on disk: other processes see the old file or the new one, never half of one. A hidden file
-that a killed export left is locked by nobody, and the next export to the same target uses it.
-Links are followed; a pipe or a device in the place of the target is refused.
+The rows go to a hidden file next to the target, which is renamed to the target when it is complete and on
+disk. Other processes see the old file or the new one, never an incomplete one. An export holds a lock on its
+hidden file. A hidden file left by a killed export has no lock, and the next export to the same target uses
+it. Symbolic links are followed. A pipe or a device at the target's path is refused.
 """
 
 import errno
@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 from aiochronicle._base.arguments import one_of
 from aiochronicle._base.report import HtmlStruct
-from aiochronicle._columns.columns import arrow
+from aiochronicle._columns.columns import require_arrow
 from aiochronicle._files import sync_directory
 from aiochronicle.errors import ChronicleError, ExportFailed
 
@@ -29,7 +29,7 @@ __all__ = [
     "Compression",
     "ExportProgress",
     "FileFormat",
-    "is_left",
+    "is_leftover",
     "parquet_encodings",
     "replaceable",
     "replacing",
@@ -41,20 +41,20 @@ Compression = Literal["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
 
 FileFormat = Literal["parquet", "arrow"]
 
-_LINKS_MAX = 40  # as Linux has it
+_LINKS_MAX = 40  # the limit of Linux
 
-# A row group ends early at this much, so that memory is bounded for any messages.
+# A row group ends early at this size, to limit memory.
 _GROUP_BYTES_MAX = 128 << 20
 
 _INCREASING = ("seq", "timestamp_ns", "timestamp")
-_DIFFERENT = (*_INCREASING, "payload", "late", "cause")  # a dictionary of their values is a loss
+_WITHOUT_DICTIONARY = (*_INCREASING, "payload", "late", "cause")  # dictionaries would waste space
 
 
 _IN_ARROW: dict[str, Literal["lz4", "zstd"] | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
 
 
 class ExportProgress(HtmlStruct, frozen=True, kw_only=True):
-    """How far an export is: rows written of all messages, and the size of the file so far."""
+    """Progress of an export: rows written, rows in total, and the size of the file so far."""
 
     rows: int
     rows_total: int
@@ -73,13 +73,13 @@ def write_parquet(
     verify: Callable[[Path], object] | None = None,
     mode: int | None = None,
 ) -> int:
-    """Write the batches to a file that appears when it is complete; return how many rows.
+    """Write the batches to a file that appears when it is complete; return the number of rows.
 
-    ``verify`` is given the complete file under its hidden name; if it raises, none appears.
-    The file has this ``mode``, or what the umask says.
+    ``verify`` is called with the complete file under its hidden name; if it raises, no file appears.
+    ``mode`` is the file's mode; the default depends on the umask.
     """
     one_of("compression", dict.fromkeys(get_args(Compression)), compression)
-    arrow()  # or say how to get it
+    require_arrow()
     from pyarrow import parquet
 
     rows = 0
@@ -106,9 +106,9 @@ def write_arrow(
     compression: Compression,
     progress: Callable[[ExportProgress], object] | None,
 ) -> int:
-    """Write the batches to an Arrow file that appears when it is complete; return how many rows."""
+    """Write the batches to an Arrow file that appears when it is complete; return the number of rows."""
     codec = one_of("compression", _IN_ARROW, compression)
-    arrow()  # or say how to get it
+    require_arrow()
     from pyarrow import ipc
 
     rows = 0
@@ -126,20 +126,17 @@ def write_arrow(
 
 
 def parquet_encodings(schema: "pyarrow.Schema") -> dict[str, Any]:
-    """Return how columns are encoded: half the time and a third less space than what is usual."""
-    useful = [name for name in schema.names if name != "payload"]  # nobody asks for ranges of it
+    """Return ParquetWriter options that take half the time and two thirds of the space of the defaults."""
+    ranged = [
+        name for name in schema.names if name != "payload"
+    ]  # no query filters payloads by range
     return {
-        "write_statistics": useful if "payload" in schema.names else True,
-        "use_dictionary": _with_dictionary(schema),
+        "write_statistics": ranged if "payload" in schema.names else True,
+        "use_dictionary": [name for name in schema.names if name not in _WITHOUT_DICTIONARY],
         "column_encoding": {
             name: "DELTA_BINARY_PACKED" for name in _INCREASING if name in schema.names
         },
     }
-
-
-def _with_dictionary(schema: "pyarrow.Schema") -> list[str]:
-    """Return the columns whose values repeat; nested ones by the paths of their parts."""
-    return [name for name in schema.names if name not in _DIFFERENT]
 
 
 def _groups(
@@ -166,7 +163,7 @@ def _groups(
 def replacing(
     path: Path, verify: Callable[[Path], object] | None = None, mode: int | None = None
 ) -> Generator[IO[bytes]]:
-    """Give a file to write, which becomes ``path`` at the end, or goes if that is not reached."""
+    """Yield a file to write. It replaces ``path`` at the end, or is removed after an exception."""
     path = replaceable(path)
     part = path.with_name(f".{path.name}.part")
     closing = ExitStack()
@@ -174,7 +171,7 @@ def replacing(
         file = _open_alone(path, part, mode, closing)
         yield file
         file.flush()
-        # The disk has its work while the processor verifies.
+        # The disk syncs while the processor verifies.
         with ThreadPoolExecutor(1, thread_name_prefix="aiochronicle") as disk:
             synced = disk.submit(os.fsync, file.fileno())
             if verify is not None:
@@ -183,10 +180,10 @@ def replacing(
         part.replace(path)
         sync_directory(path.parent)
         closing.close()
-    except BaseException as error:  # a signal may come between any two lines
+    except BaseException as error:  # a signal may arrive between any two lines
         with suppress(OSError):
             closing.close()
-        _remove_left(part)
+        _remove_leftover(part)
         if not isinstance(error, OSError) or isinstance(error, ChronicleError):
             raise
         reason = error.strerror or str(error)
@@ -194,17 +191,17 @@ def replacing(
 
 
 def replaceable(path: Path) -> Path:
-    """Return the file that has this path, or will have it; ExportFailed if something else is there.
+    """Return the path with symbolic links resolved; ExportFailed unless a file is or can be there.
 
-    Links of this user, of root and of the owner of their directory are followed, others refused: anybody may
-    put one into a directory such as /tmp.
+    Links that belong to this user, to root or to the owner of their directory are followed. Others are
+    refused, because any user may put one into a directory such as /tmp.
     """
     try:
         found = path.stat()
-    except OSError:  # missing, a link to nothing yet, or creating it will show
+    except OSError:  # missing, a dangling link, or something that creating the file will report
         found = None
     if found is not None and stat.S_ISDIR(found.st_mode):
-        raise ExportFailed("a directory is there", path=str(path), errno=errno.EISDIR)
+        raise ExportFailed("this is a directory", path=str(path), errno=errno.EISDIR)
     place = path
     for _ in range(_LINKS_MAX):
         if not place.is_symlink():
@@ -213,14 +210,14 @@ def replaceable(path: Path) -> Path:
             raise _not_a_file(path, f"the link {place} belongs to another user")
         place = place.parent / place.readlink()
     else:
-        raise _not_a_file(path, "too many links")
-    # The links of /proc/self/fd lead to what has no path.
-    if found is not None and not (stat.S_ISREG(found.st_mode) and _is(place, found)):
-        raise _not_a_file(path, "something is there that is not a regular file")
+        raise _not_a_file(path, "too many symbolic links")
+    # A link in /proc/self/fd may lead to a file that has no path.
+    if found is not None and not (stat.S_ISREG(found.st_mode) and _is_same_file(place, found)):
+        raise _not_a_file(path, "this is not a regular file")
     return place
 
 
-def _is(place: Path, found: os.stat_result) -> bool:
+def _is_same_file(place: Path, found: os.stat_result) -> bool:
     try:
         return os.path.samestat(place.lstat(), found)
     except OSError:
@@ -232,45 +229,48 @@ def _not_a_file(path: Path, why: str) -> ExportFailed:
         why,
         path=str(path),
         errno=errno.EEXIST,
-        advice="Nothing was changed. Name a regular file; into a pipe, aioc cat --json prints messages.",
+        advice="Nothing was changed. Give a regular file; to write to a pipe, use aioc cat --json.",
     )
 
 
 def _open_alone(path: Path, part: Path, mode: int | None, closing: ExitStack) -> IO[bytes]:
-    """Open the hidden file, and make sure that nobody else writes to it."""
+    """Open the hidden file and lock it, so that no other export writes to it."""
     file = _open_own(path, part, mode, closing)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # If the other one has finished since we opened it, this is not the hidden file any more.
+        # If another export has finished since we opened the file, this is its target now.
         if not os.path.samestat(os.fstat(file.fileno()), part.stat()):
             raise BlockingIOError
         file.truncate(0)
     except (BlockingIOError, FileNotFoundError):
         raise ExportFailed(
-            "another export to it is under way", path=str(path), errno=errno.EAGAIN
+            "another export to this file is running: wait until it ends",
+            path=str(path),
+            errno=errno.EAGAIN,
+            advice="",
         ) from None
     return file
 
 
-def is_left(part: Path) -> bool:
-    """Tell whether a hidden file is left of an export that was killed, and nobody writes to it."""
+def is_leftover(part: Path) -> bool:
+    """Return whether a hidden file was left by a killed export, and no process writes to it."""
     try:
-        with _unused(part) as descriptor:
+        with _lock_unused(part) as descriptor:
             return stat.S_ISREG(os.fstat(descriptor).st_mode)
     except OSError:
         return False
 
 
-def _remove_left(part: Path) -> None:
-    """Remove the hidden file, unless a process writes to it, or it is not a file of this user alone."""
-    with suppress(OSError), _unused(part) as descriptor:
+def _remove_leftover(part: Path) -> None:
+    """Remove the hidden file, unless a process writes to it or it belongs to another user."""
+    with suppress(OSError), _lock_unused(part) as descriptor:
         if _is_own(descriptor):
             part.unlink(missing_ok=True)
 
 
 @contextmanager
-def _unused(part: Path) -> Generator[int]:
-    """Lock the hidden file; OSError if there is none, or a process writes to it."""
+def _lock_unused(part: Path) -> Generator[int]:
+    """Lock the hidden file and yield its descriptor; OSError if it is missing or in use."""
     descriptor = os.open(part, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -285,7 +285,7 @@ def _is_own(descriptor: int) -> bool:
 
 
 def _open_own(path: Path, part: Path, mode: int | None, closing: ExitStack) -> IO[bytes]:
-    """Open the hidden file, unless something else has that name."""
+    """Open the hidden file; ExportFailed if something else has its name."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(part, flags, 0o666 if mode is None else mode)
@@ -295,11 +295,11 @@ def _open_own(path: Path, part: Path, mode: int | None, closing: ExitStack) -> I
     file = closing.enter_context(os.fdopen(descriptor, "ab"))
     if not _is_own(descriptor):
         raise ExportFailed(
-            f"{part} is not a file of this user alone",
+            f"{part} is not a regular file of this user, or has a second link",
             path=str(path),
             errno=errno.EPERM,
             advice="Nothing was changed. Remove it, or export to another directory.",
         )
     if mode is not None:
-        os.fchmod(descriptor, mode)  # whatever the umask
+        os.fchmod(descriptor, mode)  # os.open applied the umask
     return file

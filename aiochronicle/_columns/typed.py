@@ -1,11 +1,11 @@
-"""Payloads of one type as Arrow columns, one for each field.
+"""Turns payloads of one type into Arrow columns, one for each field.
 
-A fixed layout is already a table: its columns are copied out of the payloads without reading single rows. The
-engine decodes MessagePack of plain fields. msgspec decodes everything else, and every payload with unusual
-content, message by message. A value without a counterpart in Arrow (a union of several types, an item of any
-type) becomes its JSON text.
+A fixed layout is already a table: its columns are copied out of the payloads without decoding single rows.
+The engine decodes MessagePack of plain fields. msgspec decodes everything else, and every payload with
+unusual content, message by message. A value without a counterpart in Arrow (a union of several types, an item
+of any type) becomes JSON text.
 
-This module needs pyarrow: it is imported when it is used.
+This module needs pyarrow, so other modules import it only when they use it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from aiochronicle._base.arguments import one_of
+from aiochronicle._columns.column_reader import arrow_schema
 from aiochronicle._columns.columns import (
     COLUMNS,
     ON_REQUEST,
-    arrow_schema,
     check_columns,
     without_shadowed,
 )
@@ -63,7 +63,7 @@ __all__ = [
 Column: TypeAlias = pa.Array
 Batch: TypeAlias = pa.RecordBatch
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Troubles: TypeAlias = dict[int, str]  # what is wrong with which row
+Troubles: TypeAlias = dict[int, str]  # by row: what is wrong with it
 
 OneType: TypeAlias = TypeOrCodec | Registry | str
 OnUndecodable: TypeAlias = Literal["raise", "null"]
@@ -98,11 +98,9 @@ _SCALARS = {
 
 
 class _Handling(Enum):
-    """What to do with decoded values before Arrow takes them."""
+    """How decoded values are converted for Arrow."""
 
-    UNFOLD = (
-        "structs to dicts, sets to lists, members of an Enum to their values, others as they are"
-    )
+    UNFOLD = "structs to dicts, sets to lists, members of an Enum to their values, others unchanged"
     JSON = "to JSON text"
 
 
@@ -121,7 +119,7 @@ def _counterpart(described: Type) -> tuple[pa.DataType, _Handling]:
         case Record(fields=fields):
             parts = [_counterpart(field.type) for field in fields]
             if any(how is _Handling.JSON for _, how in parts):
-                return _TEXT  # a part of it has no counterpart, so it has none
+                return _TEXT  # a field has no counterpart, so the struct has none
             columns = [
                 (field.encoded_name or field.name, kind)
                 for field, (kind, _) in zip(fields, parts, strict=True)
@@ -150,7 +148,7 @@ def _counterpart(described: Type) -> tuple[pa.DataType, _Handling]:
 
 
 def column_names(fields: Sequence[Field], type_name: str, taken: Collection[str]) -> dict[str, str]:
-    """Return the column of each field: its name, with the type's in front if that is taken."""
+    """Return the column name of each field: the field's, with the type's name as a prefix if it is taken."""
     return {
         field.name: f"{type_name}_{field.name}" if field.name in taken else field.name
         for field in fields
@@ -158,11 +156,10 @@ def column_names(fields: Sequence[Field], type_name: str, taken: Collection[str]
 
 
 class TypedDecoder:
-    """Turns payloads of one type into columns: by field name, as the wanted Arrow types.
+    """Turns payloads of one type into columns, by field name, of the wanted Arrow types.
 
-    ``types`` are the type_ids of its messages. ``decode`` is for payloads in another format than the type's
-    own: those of a Java queue. ``whole`` is the type as it is written, if ``entry`` lacks fields that are not
-    wanted.
+    ``type_ids`` are those of its messages. ``decode`` decodes payloads in another format than the type's own,
+    as in a Java queue. ``whole`` is the complete type if ``entry`` lacks fields that are not wanted.
     """
 
     def __init__(
@@ -180,27 +177,27 @@ class TypedDecoder:
         self._wanted = dict(wanted)
         self._fields = [field for field in entry.fields if field.name in self._wanted]
         self._nothing = SimpleNamespace(**dict.fromkeys(field.name for field in self._fields))
-        self._at_once: Callable[[Column], dict[str, Column] | None] | None = None
+        self._decode_all: Callable[[Column], dict[str, Column] | None] | None = None
         self._plain: PlainMessages | None = None
         if decode is not None:
             return
         if self._codec.format == "struct":
-            self._at_once = self._cut_out
+            self._decode_all = self._cut_out
         elif self._codec.format == "msgpack":
             plain = None if whole is None else PlainMessages.of(whole, self._wanted)
             self._plain = plain or PlainMessages.of(self._codec.type)
             if self._plain is not None:
-                self._at_once = partial(self._take_apart, self._plain)
+                self._decode_all = partial(self._split_payloads, self._plain)
 
     def decode(self, payloads: Column) -> tuple[dict[str, Column], Column | None]:
-        """Return the columns, and what is wrong with each row; None if nothing is with any."""
-        columns = None if self._at_once is None else self._at_once(payloads)
+        """Return the columns, and a column with what is wrong with each row; None if all rows are fine."""
+        columns = None if self._decode_all is None else self._decode_all(payloads)
         return self._complete(columns, payloads)
 
     def decode_usual(
         self, payloads: Column
     ) -> tuple[dict[str, Column], Column | None, pa.BooleanArray]:
-        """As ``decode``, and of which payloads it is known that the codec encodes them from their fields."""
+        """As ``decode``, and for each payload whether its fields surely encode to the same bytes."""
         if self._plain is None:
             return *self.decode(payloads), pa.repeat(False, len(payloads))
         found = self._plain.columns_and_usual(payloads)
@@ -222,7 +219,7 @@ class TypedDecoder:
         return columns, pa.array([troubles.get(row) for row in range(len(payloads))], pa.utf8())
 
     def _cut_out(self, payloads: Column) -> dict[str, Column] | None:
-        """Return the payloads as one array of records; None if they are not all of that size."""
+        """Return columns cut out of the payloads; None if not all payloads have the size of the layout."""
         rows = len(payloads)
         if rows == 0:
             return {name: pa.nulls(0, kind) for name, kind in self._wanted.items()}
@@ -239,11 +236,11 @@ class TypedDecoder:
                 field.name: _as_wanted(records[field.name], self._wanted[field.name])
                 for field in self._fields
             }
-        except pa.ArrowInvalid:  # text that is not UTF-8: find out whose
+        except pa.ArrowInvalid:  # some text is not UTF-8: decode row by row to find it
             return None
 
-    def _take_apart(self, plain: PlainMessages, payloads: Column) -> dict[str, Column] | None:
-        """Have the engine read the payloads; None if it cannot read each of them."""
+    def _split_payloads(self, plain: PlainMessages, payloads: Column) -> dict[str, Column] | None:
+        """Have the engine split the payloads; None if it cannot split all of them."""
         found = plain.columns(payloads)
         return None if found is None else self._cast_fields(found)
 
@@ -257,7 +254,7 @@ class TypedDecoder:
         encoded: list[bytes] = payloads.to_pylist()
         try:
             decoded = list(map(self._decode_one, encoded))
-        except Exception:  # noqa: BLE001 - whatever the type's own checks raise: find out whose
+        except Exception:  # noqa: BLE001 - the type's own checks may raise anything: find the row
             decoded = [self._try(row, payload, troubles) for row, payload in enumerate(encoded)]
         columns: dict[str, Column] = {}
         for field in self._fields:
@@ -266,7 +263,7 @@ class TypedDecoder:
         return columns, troubles
 
     def _try(self, row: int, payload: bytes, troubles: Troubles) -> Any:
-        """Return what the payload is, or an object whose fields are all None."""
+        """Return the decoded payload, or an object whose fields are all None."""
         try:
             return self._decode_one(payload)
         except Exception as error:  # noqa: BLE001 - as above
@@ -289,7 +286,7 @@ def _cast(column: Column, wanted: pa.DataType) -> Column:
 
 
 def _encode(texts: Array, wanted: pa.DictionaryType) -> Column:
-    """Return texts of a fixed width as a dictionary; what they say is asked once for each."""
+    """Return texts of a fixed width as a dictionary; each different text is decoded once."""
     content = pa.py_buffer(np.ascontiguousarray(texts))
     fixed = pa.Array.from_buffers(pa.binary(texts.itemsize), len(texts), [None, content])
     found = fixed.dictionary_encode()
@@ -303,7 +300,7 @@ def _encode(texts: Array, wanted: pa.DictionaryType) -> Column:
 def _column_of(values: Array) -> Column:
     """Return an array of numbers or strings as a column.
 
-    Arrow ends strings with the first zero byte, but only those at the end are filling.
+    Arrow cuts strings at their first zero byte, but only the zero bytes at the end are padding.
     """
     column = pa.array(values)
     if values.dtype.kind != "S":
@@ -332,7 +329,7 @@ Unfolding: TypeAlias = Callable[[Any], Any]
 
 
 def _unfolding(described: Type) -> Unfolding | None:
-    """Return what makes values of a type into what Arrow takes; None for those that it takes as they are.
+    """Return the function that converts values of a type for Arrow; None if Arrow accepts them unchanged.
 
     A struct becomes a dict, however it is encoded.
     """
@@ -375,7 +372,7 @@ def _or_none(described: Type) -> Unfolding | None:
 
 
 def _field_unfolding(field: Field) -> Unfolding | None:
-    """As above; a field that is not required may be UNSET, which is null."""
+    """Return the conversion for a field; one that is not required may be UNSET, which becomes null."""
     unfold = _or_none(field.type)
     if field.required:
         return unfold
@@ -398,7 +395,7 @@ def _unfold_each(
             unfolded.append(None if is_missing else unfold(value))
         except (TypeError, ValueError, msgspec.MsgspecError) as error:  # JSON has no such keys
             unfolded.append(None)
-            troubles[number] = f"{field.name} is {value!r}, which is no column: {error}"
+            troubles[number] = f"{field.name} is {value!r}, which no column can hold: {error}"
     return unfolded
 
 
@@ -422,9 +419,9 @@ def _to_arrow(field: Field, values: list[Any], wanted: pa.DataType, troubles: Tr
 
 
 class TypedColumns:
-    """The columns of messages of one type: which there are, and bringing batches into their shape.
+    """Converts batches of messages to the columns of one type.
 
-    ``raw`` is what has to be read for it, of the messages of these ``types``.
+    ``raw`` are the columns to read for that, from messages with these type_ids, ``types``.
     """
 
     def __init__(
@@ -466,9 +463,9 @@ class TypedColumns:
         self.types = self._decoder.types
 
     def fit(self, batch: Batch, place_of: Callable[[int], dict[str, Any]]) -> Batch:
-        """Return messages of the type with the columns of the schema.
+        """Return a batch of the type's messages with the columns of the schema.
 
-        ``place_of`` says where the message of a seq is, for the error if it cannot be decoded.
+        ``place_of`` returns where the message with a seq is, for the error if it cannot be decoded.
         """
         decoded, troubles = self._decoder.decode(batch.column("payload"))
         if troubles is not None and not self._is_permissive:
@@ -483,38 +480,42 @@ class TypedColumns:
 
 
 def _find_type(directory: str, codec: OneType) -> tuple[RegisteredType, Collection[int]]:
-    """Return a type as the queue has it, and the type_ids of its messages."""
+    """Return a type as stored in the queue, and the type_ids of its messages."""
     if isinstance(codec, str):
         registry = Registry.load(directory)
         names = [entry.name for entry in registry]
         if codec not in names:
             raise UnknownType(
-                f"the queue has no type {codec!r}; there are {', '.join(names) or 'none'}",
+                f"the queue has no type {codec!r}; it has {', '.join(names) or 'none'}",
                 path=directory,
             )
         entry = registry.named(codec)
         return entry, [entry.type_id]
-    registry = registry_of(codec)
-    if len(registry) != 1:
-        raise InvalidArgument(f"a table has messages of one type, not of {registry!r}")
+    registry = _registry_of_one(codec)
     known = reader_types(registry, directory)
-    # Where no schema says otherwise, messages without a type can only be of this one.
+    # Without a schema, messages of type_id 0 can only be of this type.
     type_ids = {*known} if read_schema(schema_path(directory)) else {*known, 0}
     return next(iter(known.values())), type_ids
 
 
 def _find_java_type(directory: str, codec: OneType) -> tuple[RegisteredType, Collection[int]]:
-    """Return the type to read messages of a Java queue as; the queue stores none."""
+    """Return the type to which messages of a Java queue are decoded; the queue stores none."""
     if isinstance(codec, str):
         raise UnknownType(
-            f"a Java queue has no schema.json that would say what {codec!r} is; give the type itself, a"
+            f"a Java queue has no schema.json that defines {codec!r}: give the type itself, a"
             " msgspec.Struct with the fields of the Java object",
             path=directory,
         )
+    return next(iter(_registry_of_one(codec))), [0]
+
+
+def _registry_of_one(codec: TypeOrCodec | Registry) -> Registry:
     registry = registry_of(codec)
     if len(registry) != 1:
-        raise InvalidArgument(f"a table has messages of one type, not of {registry!r}")
-    return next(iter(registry)), [0]
+        raise InvalidArgument(
+            f"a table has messages of one type, but codec has several: {registry!r}"
+        )
+    return registry
 
 
 def _java_decoder(entry: RegisteredType) -> Callable[[bytes], Any]:

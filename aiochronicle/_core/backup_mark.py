@@ -1,4 +1,4 @@
-"""What marks a directory as a backup: a queue that is read like others and never changed."""
+"""Recognises a backup: a directory that is read like a queue but never changed."""
 
 import os
 from pathlib import Path
@@ -11,12 +11,12 @@ __all__ = ["refuse_backup"]
 
 
 def refuse_backup(directory: Path) -> None:
-    """Raise BackupError if a backup is to be written, or a position in it to be moved."""
+    """Raise BackupError if the directory is a backup, which nothing may change."""
     if not os.path.lexists(directory / BACKUP):
         return
     backups = printable(str(directory.parent))
     raise BackupError(
-        "is a backup, which is only read",
+        "this is a backup, which can only be read",
         path=str(directory),
-        advice=f"Restore it, and use the restored queue: aioc restore {backups} QUEUE.",
+        advice=f"Restore it and use the restored queue: aioc restore {backups} QUEUE.",
     )

@@ -1,8 +1,8 @@
-"""Batches of messages as an asynchronous iterator.
+"""An asynchronous iterator over batches of messages.
 
-Nothing is taken from the reader before a batch is complete: waiting looks, taking is one
-synchronous step. So a cancelled ``__anext__`` has lost nothing, and the iterator can be used again
-(an async generator would be finished by the cancellation).
+It takes nothing from the reader until a batch is complete: it waits without taking, then takes the batch
+in one synchronous step. A cancelled ``__anext__`` therefore loses nothing, and the iterator stays usable.
+(Cancellation would end an async generator.)
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from aiochronicle.errors import ClosedError
 
 __all__ = ["Batches", "check_limits", "collect_batch"]
 
-# How late a batch may be noticed to be full. Being woken by each message would cost far more.
-_LOOK_EVERY_S = 0.002
+# How often to check whether a batch is full. A wake-up for each message would cost far more.
+_CHECK_INTERVAL_S = 0.002
 _HEADER_BYTES = 64
 
 
@@ -31,7 +31,7 @@ def check_limits(max_messages: int, max_bytes: int | None, max_wait: float | Non
 
 
 class Batches(Generic[T]):
-    """Made by ``batches`` of a Reader, FanIn or Replay. An empty batch is the end."""
+    """Returned by ``batches`` of a Reader, FanIn or Replay. Ends when ``collect`` returns an empty batch."""
 
     def __init__(self, collect: Callable[[], Awaitable[list[Message[T]]]]) -> None:
         self._collect = collect
@@ -46,7 +46,7 @@ class Batches(Generic[T]):
         return batch
 
     async def aclose(self) -> None:
-        """Do nothing, for ``contextlib.aclosing``: the reader stays as it is."""
+        """Do nothing. It exists for ``contextlib.aclosing``; the reader stays open."""
 
 
 class _Lag(Protocol):
@@ -57,7 +57,7 @@ class _Lag(Protocol):
 
 
 class _Live(Protocol[T]):
-    """A reader or a fan-in: it goes on, so that waiting for more makes sense."""
+    """A reader or a fan-in, to which messages are still added."""
 
     @property
     def closed(self) -> bool: ...
@@ -76,18 +76,18 @@ async def collect_batch(
     max_bytes: int | None,
     max_wait_s: float | None,
 ) -> list[Message[T]]:
-    """Wait for a batch of a reader or a fan-in, and take it; an empty one means that it was closed."""
+    """Wait for a batch of a reader or a fan-in, and take it; empty if it was closed."""
     try:
-        # Before waiting: a writer may be waiting for just that to have room for the next message.
+        # Commit before waiting: a full queue's writer may be waiting for this commit.
         reader._commit_due()  # pyright: ignore[reportPrivateUsage]
         while await reader._ready():  # pyright: ignore[reportPrivateUsage]
             if max_wait_s:
                 await _fill(reader, max_messages, max_bytes, max_wait_s)
             batch = reader.read_batch(max_messages, max_bytes)
-            if batch:  # another task may have been quicker
+            if batch:  # another task may have taken the messages
                 return batch
-    except ClosedError:  # by another thread, in the middle of this
-        if not reader.closed:  # one source of a fan-in was
+    except ClosedError:  # another thread closed it meanwhile
+        if not reader.closed:  # then it closed one source of a fan-in
             raise
     return []
 
@@ -95,14 +95,14 @@ async def collect_batch(
 async def _fill(
     reader: _Live[T], max_messages: int, max_bytes: int | None, max_wait_s: float
 ) -> None:
-    """Return when a full batch is there, or the time is over.
+    """Return when a full batch is available, or the time is over.
 
-    Payloads are known by the size of their records only, which is rounded up to 64 bytes: a batch
-    may be taken for full a little before it is.
+    Only the sizes of the records are known, which are rounded up to 64 bytes. A batch may therefore count
+    as full slightly too early.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait_s
-    pause_s = min(max_wait_s / 16, _LOOK_EVERY_S)
+    pause_s = min(max_wait_s / 16, _CHECK_INTERVAL_S)
     while not reader.closed:
         lag = reader.lag
         payload_bytes = lag.bytes - lag.messages * _HEADER_BYTES

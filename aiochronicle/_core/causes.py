@@ -1,10 +1,11 @@
-"""Which messages of other queues have a result in a queue: the basis of exactly-once chains.
+"""Records which messages of other queues have a result in a queue: the basis of exactly-once chains.
 
-A chain appends its results with ``cause=``, and after a restart asks ``Writer.last_causes`` which messages
-already have a result. A seq alone is not enough: if a power cut takes messages that were not flushed, the
-next messages get their seqs, and a chain whose results were on disk would mistake new orders for done. But a
-later writer assigns those seqs, and its epoch is on disk before the first message that carries it. Epoch and
-seq together therefore name one message forever, and within a queue neither decreases.
+A chain appends its results with ``cause=``. After a restart it asks ``Writer.last_causes`` which messages
+already have a result. A seq alone is not enough: if a power cut destroys messages that were not flushed,
+new messages get their seqs, and a chain whose results were on disk would take the new messages for
+processed. But a later writer assigns those seqs, and its epoch is on disk before the first message that
+carries it. Epoch and seq together therefore identify one message permanently, and within a queue neither
+decreases.
 """
 
 import logging
@@ -20,13 +21,13 @@ _log = logging.getLogger("aiochronicle.causes")
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """A message that has a result, as have all messages before it in its queue."""
+    """A message that has a result; all earlier messages of its queue have one, too."""
 
     seq: int
-    epoch: int  # 0 = not known: the result named its cause by (queue_id, seq)
+    epoch: int  # 0 = unknown: the result named its cause by (queue_id, seq)
 
     def covers(self, message: _hot.Message) -> bool:
-        """Return whether the message is this one or before it."""
+        """Return whether the message is this one or an earlier one."""
         return message.seq <= self.seq and not self.precedes(message.epoch)
 
     def precedes(self, epoch: int) -> bool:
@@ -64,8 +65,8 @@ class Causes(Mapping[int, int]):
         cause = Cause(message.seq, message.epoch)
         if newest is not None and message.seq <= newest.seq and newest.precedes(message.epoch):
             _log.warning(
-                "%s lost its messages from seq %d on, up to %d or more, in a power cut;"
-                " their results are there",
+                "%s lost its messages from seq %d up to at least %d in a power cut;"
+                " their results still exist",
                 message.source,
                 message.seq,
                 newest.seq,

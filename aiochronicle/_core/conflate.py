@@ -1,11 +1,11 @@
-"""The latest message per key: for consumers that are slower than their feed, or join it late.
+"""Delivers the latest message per key, to consumers that are slower than their feed or join it late.
 
 On each request a conflation takes everything from its feed (a reader, a fan-in or a replay), keeps the newest
-message of each key, and delivers those one by one. A consumer that keeps up sees every message; a slower one
+message of each key, and delivers these one by one. A consumer that keeps up sees every message. A slower one
 sees fewer, but never an outdated one.
 
-Keys take turns. A turn begins with everything that is waiting, in order of arrival; a key that gets a newer
-message while it waits keeps its place. So no key, busy or quiet, can starve another.
+Delivery goes in rounds. A round begins with all waiting keys, in order of arrival. A key that gets a newer
+message while it waits keeps its place, so no key can starve another.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ __all__ = ["Conflation", "ConflationStatistics", "Feed", "take_snapshot", "take_
 K = TypeVar("K", bound=Hashable)
 M = TypeVar("M")  # what messages decode to
 
-_STEP_MESSAGES = 1024  # taken from the feed without a turn for the loop
-_TURN_MESSAGES = 256  # handed over without a turn for the loop …
-_TURN_S = 0.001  # … or for this long, including the consumer's own work
+_STEP_MESSAGES = 1024  # taken from the feed before yielding to the loop
+_YIELD_AFTER_MESSAGES = 256  # delivered before yielding to the loop …
+_YIELD_AFTER_S = 0.001  # … or for this long, including the consumer's own work
 
 
 class _Lag(Protocol):
@@ -59,27 +59,27 @@ class _Reader(Protocol):
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be conflated, and what there is to know about it."""
+    """A source that can be conflated, with the functions that this needs."""
 
     source: Source
     readers: Callable[[], Iterable[_Reader]]
     ready: Callable[[], Awaitable[bool]]
     commit_before: "Callable[[Message | None, Places | None], None]"
-    """Commit what was read before this message, or everything if there is none.
+    """Commit everything before this message, or everything that was read if it is None.
 
-    Of many queues: up to these places, which they had all at once, before that message.
+    Several queues are committed up to the given places, which belong to one moment before that message.
     """
     places: "Callable[[], Places] | None" = None
-    """Return where each of many queues is; a single queue's messages contain it."""
+    """Return the positions of several queues. A single queue needs none: its messages have theirs."""
     mark: Callable[[], Callable[[], object]]
-    """Return what brings the source back to where it is now."""
+    """Return a function that moves the source back to where it is now."""
 
 
 class ConflationStatistics(HtmlStruct, frozen=True, kw_only=True):
-    """What became of the messages ``taken`` from the feed.
+    """What happened to the messages ``taken`` from the feed.
 
-    ``delivered`` messages were delivered, ``skipped`` ones replaced by newer ones. ``waiting`` keys have a
-    message that is not delivered yet; ``held`` messages are of further keys, beyond ``max_keys``.
+    ``delivered`` messages were delivered; ``skipped`` ones were replaced by newer ones. ``waiting`` is the
+    number of keys with a message that is not delivered yet. ``held`` messages have keys beyond ``max_keys``.
     """
 
     taken: int
@@ -92,16 +92,16 @@ class ConflationStatistics(HtmlStruct, frozen=True, kw_only=True):
 class _Waiting(NamedTuple):
     message: Message
     skipped: int
-    first: Message  # with which the key took its place in the turn
-    number: int  # of the first, of all messages taken
+    first: Message  # gave the key its place in the round
+    number: int  # of ``first``, counted over all messages taken
 
 
 class Conflation(Generic[K, T]):
     """The latest message per key. Created by ``conflate`` of a Reader, FanIn or Replay.
 
     ``for message in conflation`` delivers what is available now, ``async for`` waits for more. After each
-    message ``skipped`` is the number of older ones of its key that it replaced. Cancelling a task anywhere
-    loses nothing. While it is in use, read from the conflation, not from the reader.
+    message, ``skipped`` is the number of older messages of its key that it replaced. Cancelling a task
+    anywhere loses nothing. While the conflation is in use, do not read from the reader itself.
     """
 
     def __init__(self, feed: Feed, key: Callable[[Message[T]], K], max_keys: int) -> None:
@@ -110,7 +110,7 @@ class Conflation(Generic[K, T]):
         for reader in feed.readers():
             if reader.commit_every:
                 raise InvalidArgument(
-                    "a reader that commits by itself would commit what is still waiting;"
+                    "a reader that commits by itself would commit messages that are still waiting:"
                     ' open it with commit="manual" and use Conflation.commit',
                     path=reader.path,
                 )
@@ -118,14 +118,14 @@ class Conflation(Generic[K, T]):
         self._source = feed.source
         self._key = key
         self._max_keys = max_keys
-        self._turn: dict[K, _Waiting] = {}
-        self._next_turn: dict[K, _Waiting] = {}
-        self._held: deque[Message] = deque()  # a step at most
-        self._read = 0  # messages that the feed gave
+        self._round: dict[K, _Waiting] = {}
+        self._next_round: dict[K, _Waiting] = {}
+        self._held: deque[Message] = deque()  # at most one step
+        self._read = 0  # messages taken from the feed
         self._checkpoints = Checkpoints()
         self._delivered = self._skipped = self._last_skipped = 0
-        self._handed_over = 0  # since the loop had a turn …
-        self._turn_ended_s = 0.0  # … which was then
+        self._since_yield = 0  # messages delivered since the last yield to the loop
+        self._yielded_at_s = 0.0
 
     @property
     def skipped(self) -> int:
@@ -146,10 +146,12 @@ class Conflation(Generic[K, T]):
     def poll(self) -> Message[T] | None:
         """Return the next message if there is one now."""
         if self._take_step():
-            left = self._source.lag.messages  # no more: the feed may be quicker than we are
+            left = (
+                self._source.lag.messages
+            )  # a limit, because the feed may be faster than this loop
             while left > 0 and self._take_step():
                 left -= _STEP_MESSAGES
-        return self._hand_over()
+        return self._next_waiting()
 
     def __iter__(self) -> Iterator[Message[T]]:
         while (message := self.poll()) is not None:
@@ -161,22 +163,22 @@ class Conflation(Generic[K, T]):
     async def __anext__(self) -> Message[T]:
         while True:
             await self._take_all()
-            message = self._hand_over()
+            message = self._next_waiting()
             if message is not None:
                 return message
             if not await self._feed.ready() or self._source.closed:
                 raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Do nothing, for ``contextlib.aclosing``: the reader stays as it is."""
+        """Do nothing. It exists for ``contextlib.aclosing``; the reader stays open."""
 
     def commit(self) -> None:
         """Commit so that a reader of this name resumes without losing an undelivered message.
 
-        That is before the oldest message that is still waiting, so after a restart some messages may be
-        delivered again, or newer ones of the same key in their place. For a fan-in it is a little earlier,
-        see the guide. It does not wait for the disk: the positions are stored in mapped memory, which takes
-        some microseconds per queue.
+        The committed position is before the oldest message that is still waiting. After a restart some
+        messages may therefore be delivered again, or newer ones of the same key in their place. A fan-in
+        commits slightly earlier positions, see the guide. Does not wait for the disk: storing the positions
+        in mapped memory takes a few microseconds per queue.
         """
         number, message = self._oldest()
         has_places = message is not None and self._feed.places is not None
@@ -184,34 +186,35 @@ class Conflation(Generic[K, T]):
         self._feed.commit_before(message, places)
 
     def _oldest(self) -> tuple[int, Message | None]:
-        """Return the oldest message that is waiting, or None, and how many were taken before it.
+        """Return how many messages were taken before the oldest waiting one, and that message, or None.
 
-        What waits in this turn was there before the next turn, and that before what is held.
+        Messages of this round are older than those of the next round, and these older than those held.
         """
-        for turn in (self._turn, self._next_turn):
-            for waiting in turn.values():
+        for this_round in (self._round, self._next_round):
+            for waiting in this_round.values():
                 return waiting.number, waiting.first
         return self._read - len(self._held), self._held[0] if self._held else None
 
     async def _take_all(self) -> None:
-        """Take what is there, yielding to the loop in between."""
-        self._handed_over += 1
+        """Take all available messages, yielding to the loop in between."""
+        self._since_yield += 1
         if self._take_step():
             left = self._source.lag.messages
             while left > 0:
                 await asyncio.sleep(0)
                 left = left - _STEP_MESSAGES if self._take_step() else 0
         elif (
-            self._handed_over >= _TURN_MESSAGES or time.monotonic() - self._turn_ended_s >= _TURN_S
+            self._since_yield >= _YIELD_AFTER_MESSAGES
+            or time.monotonic() - self._yielded_at_s >= _YIELD_AFTER_S
         ):
             await asyncio.sleep(0)
         else:
             return
-        self._handed_over = 0
-        self._turn_ended_s = time.monotonic()
+        self._since_yield = 0
+        self._yielded_at_s = time.monotonic()
 
     def _take_step(self) -> bool:
-        """Take some messages from the feed; True if there may be more to take."""
+        """Take up to _STEP_MESSAGES messages from the feed; True if there may be more."""
         held = self._held
         if not held:
             if self._source.closed:
@@ -221,46 +224,46 @@ class Conflation(Generic[K, T]):
             held.extend(self._source.read_batch(_STEP_MESSAGES))
             self._read += len(held)
         taken = 0
-        while held and self._sort_in(held[0]):
+        while held and self._store_latest(held[0]):
             held.popleft()
             taken += 1
         return taken == _STEP_MESSAGES
 
-    def _sort_in(self, message: Message) -> bool:
-        """Let the message wait in place of an older one; False if its key has no room."""
+    def _store_latest(self, message: Message) -> bool:
+        """Store the message in place of an older one of its key; False if there is no space for the key."""
         number = self._read - len(self._held)
         try:
             key = self._key(message)
-            in_turn, in_next_turn = self._turn.get(key), self._next_turn.get(key)
-        except BaseException as error:  # of the key function, or of a key that has no hash
+            in_round, in_next_round = self._round.get(key), self._next_round.get(key)
+        except BaseException as error:  # the key function raised, or the key is not hashable
             self._held.popleft()  # otherwise every call would raise it
             place = _path_of(self._feed, message)
-            error.add_note(f"stepped over seq {message.seq} of {place}: it has no key")
+            error.add_note(f"skipped seq {message.seq} of {place}: it has no key")
             raise
-        if in_turn is not None:
-            skipped = in_turn.skipped + 1
-            self._turn[key] = _Waiting(message, skipped, in_turn.first, in_turn.number)
+        if in_round is not None:
+            skipped = in_round.skipped + 1
+            self._round[key] = _Waiting(message, skipped, in_round.first, in_round.number)
             self._skipped += 1
             return True
-        if in_next_turn is not None:
-            del self._next_turn[key]
-            self._next_turn[key] = _Waiting(message, in_next_turn.skipped + 1, message, number)
+        if in_next_round is not None:
+            del self._next_round[key]
+            self._next_round[key] = _Waiting(message, in_next_round.skipped + 1, message, number)
             self._skipped += 1
             return True
         if self._waiting_keys() >= self._max_keys:
             return False
-        self._next_turn[key] = _Waiting(message, 0, message, number)
+        self._next_round[key] = _Waiting(message, 0, message, number)
         return True
 
     def _waiting_keys(self) -> int:
-        return len(self._turn) + len(self._next_turn)
+        return len(self._round) + len(self._next_round)
 
-    def _hand_over(self) -> Message[T] | None:
-        if not self._turn:
-            self._turn, self._next_turn = self._next_turn, self._turn
-            if not self._turn:
+    def _next_waiting(self) -> Message[T] | None:
+        if not self._round:
+            self._round, self._next_round = self._next_round, self._round
+            if not self._round:
                 return None
-        waiting = self._turn.pop(next(iter(self._turn)))
+        waiting = self._round.pop(next(iter(self._round)))
         self._last_skipped = waiting.skipped
         self._delivered += 1
         return waiting.message
@@ -290,9 +293,9 @@ async def take_snapshot(
 def _steps(
     feed: Feed, key: Callable[[Message[M]], K], max_keys: int, latest: dict[K, Message[M]]
 ) -> Generator[None, None, None]:
-    """Fill in the latest message per key, in order of arrival, up to the present end.
+    """Collect the latest message per key, in order of arrival, up to the current end.
 
-    Given up, or failed, the feed is where it was.
+    If it is closed early or fails, it moves the feed back to where it was.
     """
     function("key", key)
     positive("max_keys", max_keys)
@@ -307,7 +310,7 @@ def _steps(
                 latest[name] = message
             if len(latest) > max_keys:
                 path = _path_of(feed, batch[-1])
-                raise TooManyKeys(f"more than {max_keys} different keys", path=path)
+                raise TooManyKeys(f"there are more than {max_keys} different keys", path=path)
             yield
     except BaseException:
         if not feed.source.closed:
@@ -316,6 +319,6 @@ def _steps(
 
 
 def _path_of(feed: Feed, message: Message) -> str:
-    """Return where the message is from, for errors."""
+    """Return the path of the message's queue, or its name if that is ambiguous, for errors."""
     paths = [reader.path for reader in feed.readers() if reader.source == message.source]
     return paths[0] if len(paths) == 1 else message.source

@@ -1,4 +1,4 @@
-"""Copies of large files: shared with the original where the file system can, without their holes."""
+"""Copies large files without their holes, sharing blocks with the original if the file system can."""
 
 import errno
 import fcntl
@@ -19,7 +19,7 @@ __all__ = ["copy_file", "refuse_java", "write_file"]
 
 _FICLONE = 0x40049409
 _PIECE_BYTES = 8 << 20
-_NOT_HERE = (
+_NOT_SUPPORTED = (
     errno.EXDEV,
     errno.ENOSYS,
     errno.EINVAL,
@@ -31,12 +31,12 @@ _NOT_HERE = (
 
 
 def refuse_java(what: str, queue: Path) -> None:
-    """Raise NotSupported for a queue of Java's."""
+    """Raise NotSupported for a Java queue; ``what`` names the operation."""
     if not (queue / CONTROL).exists() and (queue / JAVA_TABLE).exists():
         raise NotSupported(
-            f"{what}: not for Java queues, whose next writer finishes what a killed one left",
+            f"{what} does not apply to Java queues: their next writer completes what a killed one left",
             path=str(queue),
-            advice="What verify finds damaged comes back with restore, from a backup.",
+            advice="If verify finds damage, restore the queue from a backup.",
         )
 
 
@@ -48,9 +48,10 @@ def copy_file(
     length: int | None = None,
     advance: Callable[[int], object] = lambda _: None,
 ) -> bool:
-    """Copy a file, or the first bytes of it, and wait until the copy is on disk.
+    """Copy a file, or its first ``length`` bytes, and wait until the copy is on disk.
 
-    Return whether it shares its blocks with the original. FileNotFoundError if there is none.
+    ``advance`` is called with the number of bytes after each step. Returns whether the copy shares its blocks
+    with the original. FileNotFoundError if there is no such file.
     """
     with storage_errors(source, full=target):
         return _copy_file(source, target, mode, length, advance)
@@ -67,7 +68,7 @@ def _copy_file(
         size = os.fstat(reading).st_size
         if length is not None and size < length:
             raise QueueGone(
-                f"the file was cut to {size} bytes, {length} were there", path=str(source)
+                f"the file was truncated from at least {length} bytes to {size}", path=str(source)
             )
         wanted = size if length is None else length
         writing = _create(target, mode)
@@ -78,7 +79,9 @@ def _copy_file(
             else:
                 _copy_data(reading, writing, wanted, advance)
             os.fsync(writing)
-            os.posix_fadvise(writing, 0, 0, os.POSIX_FADV_DONTNEED)  # it is verified from the disk
+            os.posix_fadvise(
+                writing, 0, 0, os.POSIX_FADV_DONTNEED
+            )  # so that verifying reads the disk
         finally:
             os.close(writing)
     finally:
@@ -113,21 +116,21 @@ def _clone(reading: int, writing: int) -> bool:
     try:
         fcntl.ioctl(writing, _FICLONE, reading)
     except OSError as error:
-        if error.errno in _NOT_HERE:
+        if error.errno in _NOT_SUPPORTED:
             return False
         raise
     return True
 
 
 def _copy_data(reading: int, writing: int, length: int, advance: Callable[[int], object]) -> None:
-    """Copy what is not a hole."""
+    """Copy everything except the holes."""
     os.ftruncate(writing, length)
     offset = 0
     while offset < length:
         try:
             data = os.lseek(reading, offset, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            if error.errno == errno.ENXIO:  # the rest is a hole
                 break
             raise
         hole = min(os.lseek(reading, data, os.SEEK_HOLE), length)
@@ -146,6 +149,6 @@ def _copy_piece(reading: int, writing: int, offset: int, count: int) -> int:
     try:
         return os.copy_file_range(reading, writing, count, offset, offset)
     except OSError as error:
-        if error.errno not in _NOT_HERE:
+        if error.errno not in _NOT_SUPPORTED:
             raise
     return os.pwrite(writing, os.pread(reading, count, offset), offset)

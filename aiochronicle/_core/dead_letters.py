@@ -1,7 +1,6 @@
-"""Dead letters: messages that were delivered too often, in a separate queue (leaving.py).
+"""Lists, retries and drops dead letters: messages that failed too often (dead_letter_mover.py).
 
-A group of that queue, ``dead``, tracks them: dead letters that were retried or dropped are acknowledged
-there.
+The group ``dead`` of the dead-letter queue tracks them: retried and dropped ones are acknowledged there.
 """
 
 import os
@@ -10,8 +9,8 @@ from collections.abc import Callable, Container, Iterator
 from itertools import islice
 from pathlib import Path
 
+from aiochronicle._core.dead_letter_mover import DeadLetter, is_known
 from aiochronicle._core.group import Group, open_queue_group, undone_seqs
-from aiochronicle._core.leaving import DeadLetter, is_known
 from aiochronicle._core.reader import open_reader
 from aiochronicle._core.writer import Writer
 from aiochronicle._core.writer_opening import open_writer
@@ -23,7 +22,7 @@ __all__ = ["drop_dead_letters", "list_dead_letters", "retry_dead_letters"]
 
 GROUP = "dead"
 _WINDOW = 65536
-_PATIENCE_S = 5.0
+_WAIT_MAX_S = 5.0
 
 
 def _open_dead(place: str | os.PathLike[str]) -> Group[DeadLetter]:
@@ -38,26 +37,26 @@ def _open_dead(place: str | os.PathLike[str]) -> Group[DeadLetter]:
     )
 
 
-def _each(
+def _process_each(
     place: str | os.PathLike[str],
     seqs: Container[int] | None,
-    deal: Callable[[Delivery[DeadLetter]], None],
+    process: Callable[[Delivery[DeadLetter]], None],
 ) -> list[int]:
-    """Deal with the dead letters of these seqs, None = of all; return which there were."""
+    """Process the dead letters with these seqs, or all if None; return the seqs that existed."""
     done: list[int] = []
-    others: list[Delivery[DeadLetter]] = []  # held until the end, or they come again
-    patient_until_s = time.monotonic() + _PATIENCE_S
+    others: list[Delivery[DeadLetter]] = []  # kept until the end, or they would be delivered again
+    deadline_s = time.monotonic() + _WAIT_MAX_S
     with _open_dead(place) as group:
         while True:
             for delivery in group.take_batch(_WINDOW):
                 if seqs is None or delivery.seq in seqs:
-                    deal(delivery)
+                    process(delivery)
                     done.append(delivery.seq)
                 if not delivery.settled:
                     others.append(delivery)
-            if group.info().in_flight <= group.in_flight or time.monotonic() > patient_until_s:
+            if group.info().in_flight <= group.in_flight or time.monotonic() > deadline_s:
                 break
-            group.wait(0.02)  # another process is reading dead letters at this moment
+            group.wait(0.02)  # another process is reading dead letters right now
         del others
     return sorted(done)
 
@@ -65,10 +64,10 @@ def _each(
 def list_dead_letters(
     path: str | os.PathLike[str],
 ) -> list[tuple[int, DeadLetter]]:
-    """Return (seq, dead letter) for each one that was neither retried nor dropped.
+    """Return (seq, dead letter) for each dead letter that was neither retried nor dropped.
 
-    At most the first 65,536. QueueNotFound if there is no such queue. It only reads: those that are being
-    retried by another process at this moment are in the list.
+    At most the first 65,536. QueueNotFound if there is no such queue. It only reads: the list has dead
+    letters that another process is retrying at this moment.
 
     >>> list_dead_letters(tmp_path / "dead")
     Traceback (most recent call last):
@@ -77,7 +76,7 @@ def list_dead_letters(
     """
     try:
         seqs = set(undone_seqs(path, GROUP, _WINDOW))
-    except ReaderNotFound:  # none was retried or dropped yet
+    except ReaderNotFound:  # none has been retried or dropped yet
         seqs = None
     if seqs is not None and not seqs:
         return []
@@ -91,8 +90,8 @@ def list_dead_letters(
 def drop_dead_letters(
     path: str | os.PathLike[str], seqs: Container[int] | None = None
 ) -> list[int]:
-    """Discard the dead letters with these seqs, None = all; return the seqs that existed."""
-    return _each(path, seqs, lambda delivery: delivery.ack())
+    """Discard the dead letters with these seqs, or all if None; return the seqs that existed."""
+    return _process_each(path, seqs, lambda delivery: delivery.ack())
 
 
 def retry_dead_letters(
@@ -102,14 +101,15 @@ def retry_dead_letters(
     to: str | os.PathLike[str] | None = None,
     lock_timeout: float = 0,
 ) -> list[int]:
-    """Append the payloads of dead letters to the queue they came from, or to another.
+    """Append the payloads of dead letters to the queue that they came from, or to another; return their seqs.
 
-    If another writer has that queue open for longer than ``lock_timeout`` seconds, LockedError is raised; a
-    queue of a topic with many writers may be open. Payload, type_id, key and headers are the same, the time
-    is now, and the cause is the dead letter: if the process dies, no dead letter is retried twice.
+    Raises LockedError if another writer keeps that queue open for longer than ``lock_timeout`` seconds. A
+    queue of a topic with many writers may be open. Payload, type_id, key and headers stay the same; the
+    timestamp is the current time. The cause is the dead letter, so if the process dies, no dead letter is
+    retried twice.
     """
     writers: dict[str, Writer] = {}
-    known: dict[str, set[tuple[int, int]]] = {}  # of those places where it may have been before
+    known: dict[str, set[tuple[int, int]]] = {}  # causes in the queues of dead letters tried before
 
     def retry(delivery: Delivery[DeadLetter]) -> None:
         letter = delivery.message.decode()
@@ -117,10 +117,10 @@ def retry_dead_letters(
         if place not in writers:
             if not _queues_of(place):
                 raise QueueNotFound(
-                    f"the queue of dead letter {delivery.seq} is gone; give another in to=",
+                    f"the queue of dead letter {delivery.seq} no longer exists: give another one as to=",
                     path=str(place),
                 )
-            writers[place] = _open_again(place, lock_timeout)
+            writers[place] = _open_queue(place, lock_timeout)
         if delivery.attempt > 1 and place not in known:
             known[place] = set(_causes_of(place))
         if not is_known(delivery.message, known.get(place, ())):
@@ -135,7 +135,7 @@ def retry_dead_letters(
         delivery.ack()
 
     try:
-        return _each(path, seqs, retry)
+        return _process_each(path, seqs, retry)
     finally:
         for writer in writers.values():
             writer.close()
@@ -148,14 +148,14 @@ def _topic_of(place: str) -> Path | None:
 
 
 def _queues_of(place: str) -> list[Path]:
-    """Return the queue, and those of other writers of its topic."""
+    """Return the queue, and the queues of other writers of its topic."""
     topic = _topic_of(place)
     found = [Path(place)] if topic is None else sorted((topic / "queue").iterdir())
     return [queue for queue in found if (queue / CONTROL).exists()]
 
 
-def _open_again(place: str, lock_timeout: float) -> Writer:
-    """Open the queue; of a topic with many writers any queue will do, and none is locked."""
+def _open_queue(place: str, lock_timeout: float) -> Writer:
+    """Open the queue, or a new queue of its topic if that has many writers, which needs no lock."""
     topic = _topic_of(place)
     if topic is not None:
         return open_writer(topic, shared=True)

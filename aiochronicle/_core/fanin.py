@@ -1,4 +1,4 @@
-"""Many queues as one stream, in timestamp order.
+"""Reads many queues as one stream, in timestamp order.
 
 The merge itself is in C (csrc/fanin.c); this module has construction, commits and statistics.
 """
@@ -14,7 +14,7 @@ from aiochronicle._base.binding import ffi
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._core.checkpoints import Places
 from aiochronicle._core.conflate import Feed
-from aiochronicle._core.health import Health, because, reason
+from aiochronicle._core.health import Health, format_reason, health_of
 from aiochronicle._core.reader import Reader, turns
 from aiochronicle._core.stream import Lag, Stream
 from aiochronicle.codec import T
@@ -26,12 +26,12 @@ _NEVER = 2**64 - 1
 
 
 class SourceStatistics(HtmlStruct, frozen=True, kw_only=True):
-    """One source of a fan-in: what it delivered, and its lag.
+    """One source of a fan-in: its counters and its lag.
 
-    ``silent_s`` is how long strict order has been waiting for this source, 0 if it is not.
-    ``failed`` means that an error was raised and the source delivers nothing until it is attached
-    again. ``skipped`` is the number of damaged places that were stepped over, ``lost`` the number of
-    messages that were removed before they were read; only a Router counts the latter.
+    ``silent_s`` is how long strict order has been waiting for this source, 0 if it is not waiting for it.
+    ``failed`` means that an error was raised, and the source delivers nothing until it is attached again.
+    ``skipped`` is the number of damaged places that were skipped. ``lost`` is the number of messages that
+    were removed before they were read; only a Router counts them.
     """
 
     id: int
@@ -54,9 +54,9 @@ class SourceStatistics(HtmlStruct, frozen=True, kw_only=True):
 class FanInStatistics(HtmlStruct, frozen=True, kw_only=True):
     """A fan-in as a whole.
 
-    ``blocked_by`` is the source that strict order is waiting for now, or None; ``blocked_s`` is for
-    how long. ``left_out`` is the number of sources that were silent for longer than ``max_wait`` and
-    are not waited for.
+    ``blocked_by`` is the source that strict order is waiting for now, or None, and ``blocked_s`` for how
+    long. ``left_out`` is the number of sources that strict order no longer waits for, because they were
+    silent for longer than ``max_wait``.
     """
 
     sources: int
@@ -74,21 +74,21 @@ class FanInStatistics(HtmlStruct, frozen=True, kw_only=True):
 class FanIn(_hot.FanIn[T], Stream[T]):
     """Merges readers by (timestamp, source id). Sources can be attached and detached while it runs.
 
-    ``order="available"`` delivers the oldest message that is there now. ``order="strict"`` delivers a
-    message only when no attached source can still deliver an older one: each source has a message
-    waiting, has promised it by ``Writer.heartbeat`` or by its last message, or is closed. The result
-    then does not depend on when messages arrive. With ``max_wait`` (seconds) strict order holds no
-    message longer than that. A source that was silent for ``max_wait`` is not waited for again until
-    it has a message or a heartbeat; a message that arrives after newer ones were delivered is marked
-    ``late``.
+    ``order="available"`` delivers the oldest message that is available now. ``order="strict"`` delivers a
+    message only when no attached source can still deliver an older one: each source has a message waiting,
+    has promised nothing older (by ``Writer.heartbeat`` or by its last message), or is closed. The result then
+    does not depend on when messages arrive. ``max_wait`` limits, in seconds, how long strict order holds a
+    message back. It does not wait again for a source that was silent for ``max_wait`` until that source has a
+    message or a heartbeat. A message that arrives after newer ones were delivered is marked ``late``.
 
-    A source that fails is set aside and its error raised once; iterate again for the other sources.
-    With ``on_error``, that function is called with the source id and the exception instead.
+    If a source fails, the fan-in raises its error once and continues without it: iterate again to get the
+    messages of the other sources. With ``on_error``, it calls that function with the source id and the
+    exception instead.
 
-    ``close`` detaches the readers and leaves them open; ``Router.close`` closes those it opened.
+    ``close`` detaches the readers and leaves them open; ``Router.close`` closes those that it opened.
 
-    While a reader is attached, read from the fan-in, not from the reader. Its automatic commits
-    go on. Cancelling a task anywhere in ``async for``, ``next`` or ``batches`` loses nothing.
+    While a reader is attached, read from the fan-in, not from the reader. Automatic commits of the reader
+    continue. Cancelling a task anywhere in ``async for``, ``next`` or ``batches`` loses nothing.
 
     >>> with open_reader(queue) as reader, FanIn([reader]) as fan_in:
     ...     [message.payload for message in fan_in]
@@ -115,7 +115,7 @@ class FanIn(_hot.FanIn[T], Stream[T]):
         if on_error is not None:
             function("on_error", on_error)
         given: object = readers
-        if isinstance(given, Reader):  # its messages would be taken for readers
+        if isinstance(given, Reader):  # iterating over it would yield messages
             raise wrong_type("readers", several, given)
         super().__init__(strict, limit_ns, burst, 0, poll_us * 1000, on_error)
         self.order = order
@@ -128,14 +128,14 @@ class FanIn(_hot.FanIn[T], Stream[T]):
     def commit(self, source: int | _hot.Message[Any] | None = None) -> None:
         """Commit what was delivered: from all named readers, from one source, or up to a message.
 
-        If one of several commits fails, the others are made; then the first failure is raised.
+        If one of several commits fails, the others still run; then the first failure is raised.
         """
         if source is not None:
             super().commit(source)
             return
         try:
             super().commit()
-        except ChronicleError:  # which ended it there
+        except ChronicleError:  # the remaining sources are not committed yet
             if self.closed:
                 raise
             commit = super().commit
@@ -143,25 +143,25 @@ class FanIn(_hot.FanIn[T], Stream[T]):
             self._commit_each(functools.partial(commit, one) for one in named)
 
     def _commit_each(self, commits: Iterable[Callable[[], None]]) -> None:
-        """Make the commits of all these sources, then raise the first failure."""
+        """Run all these commits, then raise the first failure."""
         failed: ChronicleError | None = None
         for commit in commits:
             try:
                 commit()
             except ChronicleError as error:
-                if failed is None and self._matters(error):
+                if failed is None and self._is_raised(error):
                     failed = error
         if failed is not None:
             raise failed
 
-    def _matters(self, error: ChronicleError) -> bool:
-        """Return whether the failure of a commit is raised."""
+    def _is_raised(self, error: ChronicleError) -> bool:
+        """Return whether the failure of a commit is raised; a router overrides this."""
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until a message may go out; False if ``timeout`` seconds passed.
+        """Block this thread until a message can be delivered; False after ``timeout`` seconds.
 
-        For programs without an event loop. Other threads can run. Automatic commits are made as in
+        For programs without an event loop. Other threads can run. Automatic commits work as in
         ``Reader.wait``.
         """
         limit_s = checked_timeout(timeout)
@@ -180,9 +180,9 @@ class FanIn(_hot.FanIn[T], Stream[T]):
         )
 
     def _commit_before(self, oldest: _hot.Message[Any] | None, places: Places | None) -> None:
-        """Commit the named sources, each where it was at that moment.
+        """Commit the named sources at these places.
 
-        One that was attached since has delivered nothing before the message: it stays where it is.
+        A source that was attached later has delivered nothing before the message; its position stays.
         """
         if oldest is None or places is None:
             self.commit()
@@ -197,7 +197,7 @@ class FanIn(_hot.FanIn[T], Stream[T]):
         return {source: reader.position for source, reader in self.sources().items()}
 
     def _mark(self) -> Callable[[], None]:
-        """Return what brings the sources back to where they are now."""
+        """Return a function that moves the sources back to where they are now."""
         last_timestamp_ns = self.statistics().last_timestamp_ns
         positions = self._places()
 
@@ -211,17 +211,17 @@ class FanIn(_hot.FanIn[T], Stream[T]):
 
     @property
     def lag(self) -> Lag:
-        """What was not delivered yet: messages and bytes of all sources, age of the oldest.
+        """Undelivered messages and bytes of all sources, and the age of the oldest message.
 
-        A source that cannot tell, because its queue was removed or is damaged, is left out.
+        A source whose lag is unknown, because its queue was removed or is damaged, does not count.
         """
         messages, size, age_ns = self._lag()
         return Lag(messages, size, age_ns / 1e9)
 
     @property
     def healthy(self) -> Health:
-        """Whether it can go on with all its sources: it is open, and none of them has failed."""
-        return because(self._reasons())
+        """Whether the fan-in is open and none of its sources has failed."""
+        return health_of(self._reasons())
 
     def _reasons(self) -> list[str]:
         if self.closed:
@@ -229,8 +229,10 @@ class FanIn(_hot.FanIn[T], Stream[T]):
         if not self.statistics().failed:
             return []
         return [
-            reason(
-                f"source {source}", reader.path, "has failed; it gives nothing until attached again"
+            format_reason(
+                f"source {source}",
+                reader.path,
+                "has failed; it delivers nothing until attached again",
             )
             for source, reader in self.sources().items()
             if self.source_statistics(source).failed

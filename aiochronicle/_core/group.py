@@ -2,7 +2,7 @@
 
 The work per message is in C (csrc/python/group.c over csrc/group_slots.c; the protocol is described
 at the head of csrc/group.c). Here: opening, settings, waiting, and messages that were delivered too often
-(aiochronicle/_core/leaving.py).
+(dead_letter_mover.py).
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from aiochronicle._base.closing import Closing
 from aiochronicle._base.printable import printable
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._core.backup_mark import refuse_backup
-from aiochronicle._core.leaving import Leaving, check_place, fingerprint
+from aiochronicle._core.dead_letter_mover import DeadLetterMover, check_place, fingerprint
 from aiochronicle._core.reader import Reader, WaitStrategy, open_reader, spin_ns_of
 from aiochronicle._hot import Delivery, Message
 from aiochronicle._layout import position_name
@@ -140,7 +140,9 @@ def open_queue_group(
     permissions(mode)
     leaving = None
     if max_deliver is not None and place is not None:
-        leaving = Leaving(place, Path(os.fsdecode(encode_path(path))), name, max_deliver, mode)
+        leaving = DeadLetterMover(
+            place, Path(os.fsdecode(encode_path(path))), name, max_deliver, mode
+        )
     refuse_backup(Path(os.fsdecode(encode_path(path))))
     options: dict[str, Any] = {"on_corrupt": on_corrupt, "codec": codec, "verify": verify}
     walker: Reader[T] = open_reader(path, start=start, burst=burst, mode=mode, **options)
@@ -321,7 +323,7 @@ class QueueGroup(_hot.Group[T_co], Group[T_co]):
         turns: _hot.Turns | None,
         *,
         name: str,
-        leaving: Leaving | None,
+        leaving: DeadLetterMover | None,
     ) -> None:
         super().__init__(
             address,

@@ -1,8 +1,8 @@
-"""Whether a service can do its work: one answer for a health check or a watchdog.
+"""Reports whether a service can do its work, for a health check or a watchdog.
 
 Readers, writers, fan-ins, routers, requesters, responders and buses have a property ``healthy``, which
-reports a removed queue, damage or a failed sync. The program decides how much lag is too much, so ``health``
-takes that as a limit.
+reports a removed queue, damage or a failed sync. How much lag is too much depends on the program, so
+``health`` takes a limit.
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,7 @@ __all__ = ["Health", "health"]
 
 
 class Health(HtmlStruct, frozen=True):
-    """Whether something can do its work, and if not, why: a sentence for each reason.
-
-    True if ``ok``.
+    """Whether an object can do its work, and if not, why: a sentence for each reason. True if ``ok``.
 
     >>> with open_reader(queue) as reader:
     ...     reader.healthy
@@ -54,43 +52,45 @@ class _Checked(Protocol):
 
 
 def health(*parts: _Checked, max_lag_s: float | None = None) -> Health:
-    """Return the health of a service: the combined reasons of everything it has open.
+    """Return the health of a service: the combined reasons of its readers, writers and other parts.
 
-    With ``max_lag_s`` a reader or fan-in whose oldest unread message is older than that is not healthy, which
-    finds a reading task that has ended or hangs. Never waits; takes a few microseconds per queue.
-    InvalidArgument if nothing is passed.
+    With ``max_lag_s`` a reader or fan-in is unhealthy if its oldest unread message is older than that. This
+    detects a reading task that has ended or hangs. Never waits; takes a few microseconds per queue.
+    InvalidArgument without parts.
 
     >>> with open_writer(tmp_path / "fills") as fills, open_reader(queue) as orders:
     ...     health(fills, orders, max_lag_s=60).ok
     True
     """
     if not parts:
-        raise InvalidArgument("health() of nothing; give it the readers and writers of the service")
+        raise InvalidArgument(
+            "health() needs arguments: pass the readers and writers of the service"
+        )
     limit_s = None if max_lag_s is None else seconds("max_lag_s", max_lag_s)
     reasons: list[str] = []
     for part in parts:
         found = part.healthy.reasons
         if not found and limit_s is not None and hasattr(type(part), "lag"):
-            found = _behind(cast(_Lagging, part), limit_s)
+            found = _lag_reasons(cast(_Lagging, part), limit_s)
         reasons += found
-    return because(reasons)
+    return health_of(reasons)
 
 
-def because(reasons: Iterable[str]) -> Health:
-    """Return the health that these reasons make."""
+def health_of(reasons: Iterable[str]) -> Health:
+    """Return the health with these reasons; without any it is ok."""
     found = tuple(reasons)
     return Health(ok=not found, reasons=found)
 
 
-def reason(what: str, path: str, why: object) -> str:
-    """Word a reason on one line: what it is, where, and what is wrong with it."""
+def format_reason(what: str, path: str, why: object) -> str:
+    """Return a reason on one line: what the object is, where it is, and what is wrong with it."""
     text = printable(why)
     if isinstance(why, ChronicleError) and text.startswith(place := printable(path)):
-        text = text[len(place) :].lstrip(": ")  # where it is has been said
+        text = text[len(place) :].lstrip(": ")  # do not repeat the path
     return f"{what} of {printable(path)}: {text}"
 
 
-def _behind(part: _Lagging, limit_s: float) -> tuple[str, ...]:
+def _lag_reasons(part: _Lagging, limit_s: float) -> tuple[str, ...]:
     try:
         lag = part.lag
     except ChronicleError as error:
@@ -98,6 +98,6 @@ def _behind(part: _Lagging, limit_s: float) -> tuple[str, ...]:
     if lag.seconds <= limit_s:
         return ()
     return (
-        f"{printable(part)}: its oldest unread message is {lag.seconds:.1f} s old, {limit_s:g} s are"
-        f" allowed; {lag.messages:,} messages wait",
+        f"{printable(part)}: its oldest unread message is {lag.seconds:.1f} s old, the limit is"
+        f" {limit_s:g} s; {lag.messages:,} messages wait",
     )

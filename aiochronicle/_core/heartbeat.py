@@ -1,12 +1,13 @@
-"""Heartbeats of writers that have nothing to append: one thread for all of them.
+"""Sends the automatic heartbeats of all writers, in one thread.
 
-A promise must not overtake a message that is being stamped at the same moment. Appending to a
-writer and its heartbeat exclude each other already (the interpreter's lock, or the writer's own
-where that is given up), so a thread that calls ``Writer.heartbeat`` is all that is needed, and
-appending costs nothing more. A writer that is in the middle of a call, or waiting for room, is not
-waited for: the heartbeats of all others would stop. One whose queue was removed has its last turn:
-strict fan-ins find the removal themselves, and its owner, who may be idle for long, learns it from the
-log.
+A heartbeat must not overtake a message that gets its timestamp at the same moment. An append and a
+heartbeat of the same writer already exclude each other (by the interpreter lock, or by the writer's own
+lock while that is released), so a thread that calls ``Writer.heartbeat`` is enough, and appending costs
+nothing more. The thread does not wait for a writer that is inside a call or blocked by its capacity,
+because that would stop the heartbeats of all others.
+
+If a queue was removed, the thread drops its writer and logs a warning: strict fan-ins detect the removal
+themselves, but the program may not use the writer for a long time.
 """
 
 import logging
@@ -18,31 +19,31 @@ from typing import Protocol
 
 from aiochronicle.errors import ChronicleError
 
-__all__ = ["keep_beating"]
+__all__ = ["start_heartbeats"]
 
 _log = logging.getLogger("aiochronicle.writer")
 
 
-class _Beating(Protocol):
+class _Writer(Protocol):
     @property
     def closed(self) -> bool: ...
     def _try_heartbeat(self) -> object: ...
 
 
-class _Heart:
-    """Writers by the time of their next heartbeat, and the thread that gives it."""
+class _HeartbeatThread:
+    """The writers by the time of their next heartbeat, and the thread that sends them."""
 
     def __init__(self) -> None:
-        from sortedcontainers import SortedList  # here: most programs have no heartbeats
+        from sortedcontainers import SortedList  # here, because most programs have no heartbeats
 
         self._changed = threading.Condition()
-        self._due: SortedList[tuple[float, int, weakref.ref[_Beating], float]] = SortedList()
+        self._due: SortedList[tuple[float, int, weakref.ref[_Writer], float]] = SortedList()
         self._count = 0
         self._thread: threading.Thread | None = None
 
-    def add(self, writer: _Beating, interval_s: float) -> None:
+    def add(self, writer: _Writer, interval_s: float) -> None:
         with self._changed:
-            self._count += 1  # breaks ties, since references cannot be compared
+            self._count += 1  # breaks ties, because references cannot be compared
             entry = (time.monotonic(), self._count, weakref.ref(writer), interval_s)
             self._due.add(entry)
             if self._thread is None:
@@ -64,43 +65,43 @@ class _Heart:
                 following = (time.monotonic() + interval_s, number, reference, interval_s)
                 del self._due[0]
                 self._due.add(following)
-            if not _beat(reference):
+            if not _send_heartbeat(reference):
                 with self._changed:
                     self._due.remove(following)
 
 
-def _beat(reference: weakref.ref[_Beating]) -> bool:
-    """Return False when the writer is no more."""
+def _send_heartbeat(reference: weakref.ref[_Writer]) -> bool:
+    """Send a writer's heartbeat; False if the writer needs no more heartbeats."""
     writer = reference()
     if writer is None or writer.closed:
         return False
     try:
-        # One that is busy now has its next turn.
+        # A busy writer is skipped until its next heartbeat.
         writer._try_heartbeat()  # pyright: ignore[reportPrivateUsage]
     except ChronicleError as error:
-        if not writer.closed:  # its own calls will say so too, but nobody may be making any
-            _log.warning("the automatic heartbeats end: %s", error)
+        if not writer.closed:  # the writer's own calls will raise this, too, but there may be none
+            _log.warning("automatic heartbeats end: %s", error)
         return False
     return True
 
 
-_heart: _Heart | None = None
-_making = threading.Lock()
+_thread: _HeartbeatThread | None = None
+_creating = threading.Lock()
 
 
-def _renew() -> None:
-    """In a forked child neither the thread nor the writers are usable."""
-    global _heart, _making
-    _heart, _making = None, threading.Lock()
+def _forget_thread() -> None:
+    """Start again in a forked child, where neither the thread nor the writers are usable."""
+    global _thread, _creating
+    _thread, _creating = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew)
+os.register_at_fork(after_in_child=_forget_thread)
 
 
-def keep_beating(writer: _Beating, interval_s: float) -> None:
-    """Call the writer's heartbeat at this interval, until it is closed."""
-    global _heart
-    with _making:
-        if _heart is None:
-            _heart = _Heart()
-    _heart.add(writer, interval_s)
+def start_heartbeats(writer: _Writer, interval_s: float) -> None:
+    """Call the writer's heartbeat at this interval until the writer is closed."""
+    global _thread
+    with _creating:
+        if _thread is None:
+            _thread = _HeartbeatThread()
+    _thread.add(writer, interval_s)

@@ -1,8 +1,8 @@
-"""Settings that may change while a writer is open: retention, capacity, flush.
+"""Settings that can change while a writer is open: retention, capacity, flush.
 
-The settings in force are those of the program, overridden key by key by the queue's settings.toml. So an
-operator's file stays in force after a restart, and removing it restores the program's own settings. The
-engine notices that the file changed and checks its owner (csrc/writer_settings_file.c); the log thread
+The settings in force are those of the program, overridden key by key by the queue's settings.toml. An
+operator's file therefore stays in force after a restart, and removing it restores the program's settings. The
+engine detects changes of the file and checks its owner (csrc/writer_settings_file.c); the log thread
 (engine_log.py) then reads it with this module.
 """
 
@@ -33,12 +33,12 @@ from aiochronicle.errors import ChronicleError, ClosedError, InvalidArgument, In
 __all__ = [
     "LIVE",
     "LiveSettings",
-    "SettingsOfWriter",
-    "changed",
+    "WriterSettings",
     "count_or_zero",
     "from_engine",
     "nanoseconds",
     "parse_live_settings",
+    "replace_settings",
     "to_engine",
     "to_toml",
 ]
@@ -52,7 +52,7 @@ _DEFAULT_CHECK_NS = 10**9
 
 
 class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a writer; names and meanings are those of open_writer."""
+    """The settings of a writer, with the names and meanings of open_writer."""
 
     flush: Literal["async", "sync"] | Batch = "async"
     retention: Retention | None = None
@@ -70,7 +70,7 @@ def count_or_zero(name: str, value: int | None) -> int:
 
 
 def to_engine(wanted: LiveSettings) -> Any:
-    """Return an ``ac_settings_t``, or raise what is wrong with the settings."""
+    """Return an ``ac_settings_t``; InvalidArgument if a setting is invalid."""
     settings = ffi.new("ac_settings_t *")
     settings.retain_for_readers = 1
     settings.retention_check_ns = _DEFAULT_CHECK_NS
@@ -103,7 +103,10 @@ def _set_retention(settings: Any, retention: Retention) -> None:
     if retention.archive is not None:
         archive = encode_path(retention.archive)
         if len(archive) >= lib.AC_ARCHIVE_MAX:
-            raise InvalidArgument("Retention.archive is too long", path=os.fsdecode(archive))
+            raise InvalidArgument(
+                f"Retention.archive must be shorter than {lib.AC_ARCHIVE_MAX} bytes",
+                path=os.fsdecode(archive),
+            )
         settings.archive = archive
     if retention.wait_for is not None:
         check_name("Retention.wait_for", retention.wait_for)
@@ -120,7 +123,7 @@ def _set_capacity(settings: Any, capacity: int | Capacity) -> None:
 
 
 def from_engine(settings: Any) -> LiveSettings:
-    """Return what an ``ac_settings_t`` holds, which any process may have written."""
+    """Return the settings in an ``ac_settings_t``, which any process may have written."""
     flush: Literal["async", "sync"] | Batch = "async"
     if settings.flush_mode == lib.AC_FLUSH_SYNC:
         flush = "sync"
@@ -149,7 +152,7 @@ def _seconds_or_none(value_ns: int) -> float | None:
     return value_ns / 1e9 if value_ns else None
 
 
-def changed(
+def replace_settings(
     settings: LiveSettings,
     *,
     retention: Retention | UnsetType | None = UNSET,
@@ -163,15 +166,15 @@ def changed(
     )
 
 
-def to_toml(said: dict[str, Any]) -> str:
-    """Return the content of a settings.toml that says this.
+def to_toml(settings: dict[str, Any]) -> str:
+    """Return the content of a settings.toml with these settings.
 
     >>> print(to_toml({"retention": Retention(max_bytes=5, archive="/a"), "capacity": None}))
     retention = { max_bytes = 5, archive = "/a", check_interval_s = 1.0 }
     capacity = false
     <BLANKLINE>
     """
-    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in said.items())
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in settings.items())
 
 
 def _toml_value(value: object) -> str:
@@ -180,7 +183,7 @@ def _toml_value(value: object) -> str:
     if isinstance(value, str):
         import json
 
-        return json.dumps(value)  # a string of JSON is one of TOML
+        return json.dumps(value)  # a JSON string is a valid TOML string
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.asdict(value).items()
         inside = [f"{name} = {_toml_value(field)}" for name, field in fields if field is not None]
@@ -188,16 +191,15 @@ def _toml_value(value: object) -> str:
     return repr(value)
 
 
-class SettingsOfWriter:
-    """The settings of one writer from the program and the file. Any thread may use it while the writer
-    lives."""
+class WriterSettings:
+    """The settings of one open writer, from the program and the file. Thread-safe."""
 
     def __init__(self, handle: Any, path: str, wanted: LiveSettings) -> None:
         self._handle = handle
         self._path = path
         self._program = wanted
         self._file: dict[str, Any] = {}
-        self._refused: str | None = None  # what was logged last
+        self._refusal: str | None = None  # the last one that was logged
         self._lock = threading.Lock()
         self._note_capacity(to_engine(wanted))
 
@@ -208,35 +210,35 @@ class SettingsOfWriter:
     def change(self, **given: Any) -> None:
         """Change the program's settings."""
         with self._lock:
-            wanted = changed(self._program, **given)
-            to_engine(wanted)  # which refuses what is wrong also where the file has the say
+            wanted = replace_settings(self._program, **given)
+            to_engine(wanted)  # checks all of them, also those that the file overrides
             self._apply(wanted, self._file)
             self._program = wanted
 
     def read_file(self) -> None:
         """Apply the file. An invalid file is logged once and changes nothing."""
-        level, text = self._obey_file()
-        if text:  # without the lock: a handler may want to change something
+        level, text = self._apply_file()
+        if text:  # without the lock, because a handler may change settings
             _log.log(level, "%s", text)
 
-    def _obey_file(self) -> tuple[int, str]:
+    def _apply_file(self) -> tuple[int, str]:
         with self._lock:
             try:
-                said = self._load()
-                if said == self._file:
-                    self._refused = None
+                from_file = self._load()
+                if from_file == self._file:
+                    self._refusal = None
                     return logging.INFO, ""
-                self._apply(self._program, said)
+                self._apply(self._program, from_file)
             except ClosedError:
                 return logging.INFO, ""
             except ChronicleError as error:
-                is_known, self._refused = self._refused == str(error), str(error)
+                is_known, self._refusal = self._refusal == str(error), str(error)
                 why = str(error)
                 why = why if why.endswith(".") else f"{why}."
                 text = f"{why} The settings of the writer stay as they are."
                 return logging.ERROR, "" if is_known else text
-            self._file, self._refused = said, None
-            return logging.INFO, f"{self._path}: {_describe(said)}"
+            self._file, self._refusal = from_file, None
+            return logging.INFO, f"{self._path}: {_describe(from_file)}"
 
     def _load(self) -> dict[str, Any]:
         text = ffi.new("char[]", lib.AC_SETTINGS_FILE_MAX + 1)
@@ -246,24 +248,25 @@ class SettingsOfWriter:
             return {}
         return parse_live_settings(Path(self._path, SETTINGS), bytes(ffi.buffer(text, length)))
 
-    def _apply(self, program: LiveSettings, said: dict[str, Any]) -> None:
-        settings = to_engine(changed(program, **said))
+    def _apply(self, program: LiveSettings, from_file: dict[str, Any]) -> None:
+        settings = to_engine(replace_settings(program, **from_file))
         error = new_error()
         check(lib.ac_writer_configure(self._handle, settings, error), error)
         self._note_capacity(settings)
 
 
-def _describe(said: dict[str, Any]) -> str:
-    if not said:
-        return f"{SETTINGS} is gone or empty; the program's own settings are in force"
-    return f"by {SETTINGS}, " + ", ".join(f"{name} = {value!r}" for name, value in said.items())
+def _describe(from_file: dict[str, Any]) -> str:
+    if not from_file:
+        return f"{SETTINGS} is missing or empty; the program's own settings are in force"
+    values = ", ".join(f"{name} = {value!r}" for name, value in from_file.items())
+    return f"by {SETTINGS}, {values}"
 
 
 LIVE = ("retention", "capacity", "flush")
 
 
 def parse_live_settings(path: Path, text: bytes) -> dict[str, Any]:
-    """Return the content of a queue's settings.toml, by key: see above."""
+    """Return the settings in the content of a queue's settings.toml, by key."""
     try:
         content = parse_toml(text)
     except ValueError as error:
@@ -275,9 +278,9 @@ def parse_live_settings(path: Path, text: bytes) -> dict[str, Any]:
     archive = settings.retention and settings.retention.archive
     if archive and not os.path.isabs(archive):  # noqa: PTH117
         raise not_allowed(path, ("retention", "archive"), archive, "an absolute path")
-    said = {key: getattr(settings, key) for key in content}
+    from_file = {key: getattr(settings, key) for key in content}
     try:
-        to_engine(changed(LiveSettings(), **said))
+        to_engine(replace_settings(LiveSettings(), **from_file))
     except ChronicleError as error:
         raise invalid(path, (), str(error)) from error
-    return said
+    return from_file

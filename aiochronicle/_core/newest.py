@@ -1,7 +1,7 @@
-"""Where the newest messages of a queue begin: what a tail shows.
+"""Finds where the newest messages of a queue begin, for ``aioc tail``.
 
 In a native queue that is a subtraction. The indexes of a Java queue jump where a cycle begins, so its
-cycles are counted from the newest one back, more of them each time until there are enough.
+messages are counted from the newest cycle back, over more and more cycles until there are enough.
 """
 
 import os
@@ -28,15 +28,15 @@ def start_of_newest(
         if info.format == "cq4":
             return _start_in_cycles(whole, info.next_seq, info.current_segment, count)
         end = info.next_seq
-        if end == 0:  # unknown, if the newest records are damaged
+        if end == 0:  # the queue is empty, or its newest records are damaged
             end = max((message.seq + 1 for message in whole.slice()), default=0)
         return max(0, end - count)
 
 
 def _start_in_cycles(whole: Queue, end: int, cycle: int, count: int) -> int:
-    """Return the same for a Java queue, whose next index is ``end``, in this cycle."""
+    """Return the same for a Java queue, whose next index ``end`` is in this cycle."""
     shift = max(0, end.bit_length() - cycle.bit_length())
-    back = 0 if cycle and end >> shift == cycle else cycle  # else: all of them at once
+    back = 0 if cycle and end >> shift == cycle else cycle  # in doubt, all cycles at once
     while True:
         first = max(0, cycle - back) << shift
         spans = whole.spans(first, end) or ()

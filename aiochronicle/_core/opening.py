@@ -1,8 +1,8 @@
-"""Opening in an event loop: aopen_writer and aopen_reader.
+"""Opens queues without blocking an event loop: aopen_writer and aopen_reader.
 
-Opening waits for the disk, so it runs in a thread. The thread passes what it opened to the waiting task. If
-that task was cancelled, or its loop closed, the thread closes it. Waiting for another writer's lock, which
-may take long, needs no thread.
+Opening waits for the disk, so it runs in a thread, which passes the new handle to the waiting task. If that
+task was cancelled, or its loop closed, the thread closes the handle. Waiting for another writer's lock may
+take long, and uses no thread.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ R = TypeVar("R")
 class Opening(Coroutine[Any, Any, Opened]):
     """Returned by ``aopen_writer`` and ``aopen_reader``: await it, or use ``async with``, once.
 
-    Nothing is opened before that. It is a coroutine and can be given to ``create_task``.
+    Nothing is opened before that. It is a coroutine, so ``create_task`` accepts it.
     """
 
     def __init__(self, opening: Coroutine[Any, Any, Opened]) -> None:
@@ -75,63 +75,64 @@ class Opening(Coroutine[Any, Any, Opened]):
         return self._opening.throw(*error)
 
     def close(self) -> None:
-        """Give the opening up."""
+        """Abandon the opening."""
         self._opening.close()
 
 
-class _HandOver(Generic[Opened]):
+class _OpeningInThread(Generic[Opened]):
     """One call of an opening function in a thread.
 
-    Its result is in ``_opened`` until the task takes it, or the thread closes it.
+    Its result stays in ``_opened`` until the task takes it or the thread closes it.
     """
 
     def __init__(self, open_it: Callable[[], Opened]) -> None:
         self._open_it = open_it
         self._opened: deque[Opened] = deque()
-        self._given_up = False
+        self._abandoned = False
         self._loop = asyncio.get_running_loop()
 
     async def result(self) -> Opened:
         try:
             await in_background(self._open)
             return self._opened.pop()
-        except BaseException:  # GeneratorExit among them: the loop was closed
-            self._given_up = True
+        except BaseException:  # also GeneratorExit, when the loop was closed
+            self._abandoned = True
             if self._opened:
                 in_thread(self._close)
             raise
 
     def _open(self) -> None:
-        if self._is_given_up():  # before a thread had time for it
+        if self._is_abandoned():  # before the thread started
             return
         try:
             self._opened.append(self._open_it())
         except Exception:
-            if self._is_given_up():  # there is nothing to close, and nobody to tell
+            if self._is_abandoned():  # nothing was opened, and nobody waits for the exception
                 return
             raise
-        # After the append: either we see that it was given up, or the task that gives it up sees this.
-        if self._is_given_up():
+        # Check after the append: then either this thread or the abandoning task sees the other's change.
+        if self._is_abandoned():
             self._close()
 
-    def _is_given_up(self) -> bool:
-        return self._given_up or self._loop.is_closed()
+    def _is_abandoned(self) -> bool:
+        return self._abandoned or self._loop.is_closed()
 
     def _close(self) -> None:
         try:
             opened = self._opened.pop()
         except IndexError:
-            return  # the other one was first
+            return  # the task or the thread has already closed it
         try:
             opened.close()
         except ChronicleError as error:
-            _log.warning("closing what a cancelled task had begun to open failed: %s", error)
+            _log.warning("closing after a cancelled opening failed: %s", error)
 
 
 async def when_unlocked(attempt: Callable[[bool], Awaitable[R]], lock_timeout: float | None) -> R:
-    """Call this, again and again as long as the queue is locked, with whether to try only once.
+    """Call ``attempt`` until the queue is not locked or the timeout has passed.
 
-    The pauses are the loop's: a task that waits takes no thread, and ends at once if cancelled.
+    Its argument says whether to try only once. Between attempts the task sleeps in the loop: it uses no
+    thread, and ends at once if cancelled.
     """
     if lock_timeout is None:
         return await attempt(False)
@@ -144,14 +145,14 @@ async def when_unlocked(attempt: Callable[[bool], Awaitable[R]], lock_timeout: f
 
 
 async def open_in_background(open_it: Callable[[], Opened]) -> Opened:
-    """Call this in a thread; cancelled, what it returns is closed again."""
-    return await _HandOver(open_it).result()
+    """Call an opening function in a thread. If the caller is cancelled, its result is closed."""
+    return await _OpeningInThread(open_it).result()
 
 
 def with_parameters_of(
     function: Callable[P, Opened],
 ) -> Callable[[Callable[..., Coroutine[Any, Any, Any]]], Callable[P, Opening[Opened]]]:
-    """Give a coroutine function the parameters of another function, and let it return an Opening."""
+    """Give a coroutine function the parameters of another function, and make it return an Opening."""
     signature = inspect.signature(function)
 
     def decorate(open_it: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[P, Opening[Opened]]:
@@ -171,12 +172,11 @@ def with_parameters_of(
 async def aopen_writer(*arguments: Any, **options: Any) -> Any:
     """Open a queue for appending without blocking the event loop: ``open_writer`` for coroutines.
 
-    The parameters are those of open_writer, and so are the exceptions, raised when it is awaited.
+    It has the parameters of open_writer, and raises the same exceptions when it is awaited. Use
     ``writer = await aopen_writer(path)``, or ``async with``, which also closes in the background.
-    With ``lock_timeout`` the task waits for the lock, not a thread.
+    With ``lock_timeout`` the task waits for the lock without using a thread.
 
-    Cancelled while it opens, everything that the thread has opened is closed again, which soon releases the
-    lock.
+    If it is cancelled while it opens, the thread closes the writer again, which soon releases the lock.
 
     >>> import asyncio
     >>> async def main():
@@ -197,10 +197,10 @@ async def aopen_writer(*arguments: Any, **options: Any) -> Any:
 async def aopen_reader(*arguments: Any, **options: Any) -> Any:
     """Open a queue for reading without blocking the event loop: ``open_reader`` for coroutines.
 
-    The parameters are those of open_reader, and so are the exceptions, raised when it is awaited.
+    It has the parameters of open_reader, and raises the same exceptions when it is awaited. Use
     ``reader = await aopen_reader(path)``, or ``async with``, which also closes in the background.
 
-    Cancelled while it opens, whatever the thread has opened is closed again.
+    If it is cancelled while it opens, the thread closes the reader again.
 
     >>> import asyncio
     >>> async def main():

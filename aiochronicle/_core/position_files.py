@@ -1,4 +1,4 @@
-"""Position files of readers, for who copies a queue: the layout is that of csrc/position.h."""
+"""Reads and writes position files of readers, for copies of a queue. The layout is in csrc/position.h."""
 
 import struct
 import time
@@ -11,7 +11,7 @@ import msgspec
 from aiochronicle._base.names import is_name
 from aiochronicle._base.position import Position
 from aiochronicle._base.printable import printable
-from aiochronicle._base.system_errors import refusal
+from aiochronicle._base.system_errors import storage_error
 from aiochronicle._files import read_small_file
 from aiochronicle._layout import (
     POSITION_CHECKED_BYTES,
@@ -37,7 +37,7 @@ _TRIES = 3
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """What a position file says."""
+    """One slot of a position file."""
 
     position: Position
     heartbeat_ns: int
@@ -46,7 +46,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def decode_position(content: bytes) -> Slot | None:
-    """Return the newer of the two slots that are sound; None if neither is."""
+    """Return the newest valid slot; None if both are damaged."""
     found: list[Slot] = []
     for offset in range(
         0, min(len(content), FILE_BYTES) - POSITION_SLOT.size + 1, POSITION_SLOT.size
@@ -74,19 +74,19 @@ def encode_position(slot: Slot) -> bytes:
 
 
 def damage_of_position(file: Path) -> str | None:
-    """Say what is wrong with a reader's position; StorageError if it cannot be read now."""
+    """Return what is wrong with a position file, or None; StorageError if it cannot be read now."""
     try:
         content = read_small_file(str(file), _BYTES_MAX)
     except ValueError as error:
         if isinstance(error.__cause__, OSError):
-            raise refusal(error.__cause__, str(error), file) from error
+            raise storage_error(error.__cause__, str(error), file) from error
         return printable(error)
     damaged = content is not None and decode_position(content) is None
     return "both copies are damaged" if damaged else None
 
 
 def damaged_positions(queue: Path) -> Iterator[tuple[str, PositionCorrupt]]:
-    """Yield the readers of a queue that lists of readers lack, because their positions are damaged."""
+    """Yield the readers whose positions are damaged; lists of readers leave them out."""
     for file in sorted((queue / READERS).glob(position_name("*"))):
         name = file.name.removesuffix(POSITION_SUFFIX)
         if not is_name(name):
@@ -97,12 +97,12 @@ def damaged_positions(queue: Path) -> Iterator[tuple[str, PositionCorrupt]]:
                 why = damage_of_position(file)
                 if why is None:
                     break
-                time.sleep(0.01)  # a commit may be under way
+                time.sleep(0.01)  # a commit may be in progress
         except AccessDenied:
-            continue  # it may be sound
+            continue  # it may be intact
         except StorageError as error:
             why = error.detail
         if why is not None:
             detail = f"the position of reader {name!r} cannot be used: {why}"
-            advice = "aioc repair sets it aside; the reader is then a new one."
+            advice = "aioc repair sets the file aside; the reader then starts like a new one."
             yield name, PositionCorrupt(detail, path=str(file), advice=advice)

@@ -1,4 +1,4 @@
-"""Functions about a whole queue that need no open reader or writer."""
+"""Functions on a whole queue that need no open reader or writer."""
 
 import errno
 import logging
@@ -24,8 +24,8 @@ from aiochronicle._core.backup_mark import refuse_backup
 from aiochronicle._core.live_settings import (
     LIVE,
     LiveSettings,
-    changed,
     parse_live_settings,
+    replace_settings,
     to_engine,
     to_toml,
 )
@@ -62,17 +62,17 @@ _log = logging.getLogger("aiochronicle.queue")
 
 
 class QueueInfo(HtmlStruct, frozen=True, kw_only=True):
-    """A queue, as described by its control block, its directory and its writer.
+    """A queue, as its control block, directory and writer describe it.
 
-    If another program wrote last, ``next_seq`` and ``last_timestamp_ns`` are those that the newest records
-    show, 0 if they are unknown. ``oldest_ns`` is the timestamp of the first message, None if there is
-    none; ``disk_bytes`` is the size of the segments on disk. ``writer`` is the current or last writer; None
-    if it is unknown, as in a copy or a restored backup.
+    If another program wrote last, ``next_seq`` and ``last_timestamp_ns`` come from the newest records, and
+    are 0 if unknown. ``oldest_ns`` is the timestamp of the first message, None if there is none;
+    ``disk_bytes`` is the size of the segments on disk. ``writer`` is the current or last writer, None if
+    unknown, as in a copy or a restored backup.
 
     For a Java queue (``format`` "cq4") the segments are its cycles, ``next_seq`` is the index of the next
     message, and times are the starts of cycles. Any number of processes may write to it, so ``writer`` is
-    None; ``holder_pid`` is the process that holds its lock now, None if it is free. ``roll_cycle`` is None if
-    Java has no name for it.
+    None; ``holder_pid`` is the process that holds its lock now, None if no process does. ``roll_cycle`` is
+    None if Java has no name for it.
     """
 
     segment_size: int
@@ -95,17 +95,20 @@ class QueueInfo(HtmlStruct, frozen=True, kw_only=True):
 
 
 class ReaderInfo(HtmlStruct, frozen=True, kw_only=True):
-    """One reader that has a position in a queue, open or not.
+    """One reader that has a position in a queue, open or closed.
 
-    ``lag`` counts from its committed position, and ``committed_seq`` is the seq of the first message that is
-    not committed; None if unknown. It is ``damaged`` if its position is in a segment that is: the lag counts
-    from the next one then. ``live`` is whether a process has it open now: capacity waits only for
-    live readers. ``heartbeat_age_s`` is the time since its last sign of life or commit, used by
-    ``Retention.reader_ttl_s``. ``lost`` means that its position is no longer in the queue; the lag is then
-    that of the whole queue. ``pid`` and ``command`` are those of the process that has it open; None if it is
-    closed, or in another container. ``stopped`` is whether that process is stopped, by SIGSTOP or a debugger.
-    ``keeps_segments`` is how many sealed segments retention keeps for it. In a Java queue the readers are the
-    named tailers, Java's and ours; whether one is open is unknown, and its age is infinite.
+    ``lag`` counts from its committed position. ``committed_seq`` is the seq of the first message that is
+    not committed, None if unknown. ``damaged`` means that its position is in a damaged segment; the lag
+    then counts from the next segment. ``live`` is whether a process has the reader open now: capacity waits
+    for live readers only. ``heartbeat_age_s`` is the time since its last sign of life or commit;
+    ``Retention.reader_ttl_s`` limits it. ``lost`` means that its position is no longer in the queue; the
+    lag is then that of the whole queue. ``pid`` and ``command`` identify the process that has the reader
+    open; they are None if it is closed or in another container. ``stopped`` is whether that process is
+    stopped, by SIGSTOP or a debugger. ``keeps_segments`` is how many sealed segments retention keeps for
+    it.
+
+    In a Java queue the readers are the named tailers, those of Java included. Whether one is open is unknown,
+    and its age is infinite.
     """
 
     name: str
@@ -124,7 +127,7 @@ class ReaderInfo(HtmlStruct, frozen=True, kw_only=True):
 
 
 def inspect(path: str | os.PathLike[str]) -> QueueInfo:
-    """Describe the queue without opening it for anything.
+    """Describe the queue without opening it for reading or writing.
 
     >>> inspect(queue).segments
     1
@@ -143,31 +146,31 @@ def inspect(path: str | os.PathLike[str]) -> QueueInfo:
 def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
     """List the readers that have a position in one queue; ``shared.py`` also knows topics."""
     error = new_error()
-    room = 16
+    capacity = 16
     while True:
-        entries = ffi.new("ac_reader_entry_t[]", room)
-        count = check(lib.ac_queue_readers(encode_path(path), entries, room, error), error)
-        if count <= room:
+        entries = ffi.new("ac_reader_entry_t[]", capacity)
+        count = check(lib.ac_queue_readers(encode_path(path), entries, capacity, error), error)
+        if count <= capacity:
             break
-        room = count
+        capacity = count
     readers: list[ReaderInfo] = []
-    with open_reader(path) as scout:
+    with open_reader(path) as probe:
         for entry in entries[0:count]:
             committed = Position(entry.segment, entry.offset)
             lost = damaged = False
             try:
-                scout.seek_position(committed)
+                probe.seek_position(committed)
             except PositionLost:
-                scout.seek_first()
+                probe.seek_first()
                 lost = True
             except (CorruptionError, InvalidArgument):  # what is at its position is damaged
-                _seek_after(scout, committed)
+                _seek_after(probe, committed)
                 damaged = True
             info = ReaderInfo(
                 name=ffi.string(entry.name).decode(),
                 committed=committed,
-                committed_seq=None if lost or damaged else scout.seq_at(committed),
-                lag=scout.lag,
+                committed_seq=None if lost or damaged else probe.seq_at(committed),
+                lag=probe.lag,
                 live=bool(entry.open),
                 lost=lost,
                 heartbeat_age_s=_age_s(entry.heartbeat_ns),
@@ -182,12 +185,12 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
     return sorted(readers, key=lambda reader: reader.name)
 
 
-def _seek_after(scout: Reader, committed: Position) -> None:
+def _seek_after(probe: Reader, committed: Position) -> None:
     """Move to the first segment after this position that can be read."""
-    scout.seek_last()
-    for number in range(committed.segment + 1, scout.position.segment + 1):
+    probe.seek_last()
+    for number in range(committed.segment + 1, probe.position.segment + 1):
         with suppress(ChronicleError):
-            scout.seek_position(Position(number, 64))
+            probe.seek_position(Position(number, 64))
             return
 
 
@@ -207,12 +210,12 @@ def configure(
     flush: Literal["async", "sync"] | Batch | UnsetType = UNSET,
     clear: bool | Literal["retention", "capacity", "flush"] = False,
 ) -> None:
-    """Change settings of the queue's writer, whichever process has it open, by its settings.toml.
+    """Change settings of the queue's writer, in any process, through the queue's settings.toml.
 
-    The writer applies it within about a second, and logs it; later writers use it too, whatever their program
-    sets. Settings that are not passed stay as in the file; ``clear`` names one to remove from it, and True
-    removes all of them. None means "no retention" and "no capacity".
-    The file must belong to the writer's user, to root, or to the owner of the directory.
+    The writer applies the file within about a second, and logs it. Later writers use it too; it overrides
+    the settings of their programs. Settings that are not passed stay as in the file. ``clear`` names one to
+    remove from the file; True removes all. None means "no retention" and "no capacity". The file must
+    belong to the writer's user, to root, or to the owner of the directory.
 
     >>> configure(queue, retention=Retention(max_bytes=10 << 30))
     >>> configure(queue, clear="retention")
@@ -221,28 +224,28 @@ def configure(
         raise wrong_value("clear", f"a bool, or one of {', '.join(LIVE)}", clear)
     named = {"retention": retention, "capacity": capacity, "flush": flush}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not UNSET}
-    to_engine(changed(LiveSettings(), **given))  # raises what is wrong with them
+    to_engine(replace_settings(LiveSettings(), **given))  # checks them
     if isinstance(retention, Retention) and retention.archive is not None:
         archive = pathname("Retention.archive", retention.archive)
         if utf8_name(archive) != archive:
-            wanted = "a path in UTF-8, as settings.toml is; Writer.configure takes others"
+            wanted = "a path in UTF-8, like settings.toml; Writer.configure takes others"
             raise wrong_value("Retention.archive", wanted, archive)
         given["retention"] = msgspec.structs.replace(retention, archive=archive)
     encoded, error = encode_path(path), new_error()
     place = Path(os.fsdecode(encoded), SETTINGS)
     refuse_backup(place.parent)
-    said = {} if clear is True else parse_live_settings(place, _settings_text(encoded))
+    current = {} if clear is True else parse_live_settings(place, _settings_text(encoded))
     if isinstance(clear, str):
-        said.pop(clear, None)
-    text = to_toml({**said, **given}).encode()
-    parse_live_settings(place, text)  # the writer will understand it
+        current.pop(clear, None)
+    text = to_toml({**current, **given}).encode()
+    parse_live_settings(place, text)  # checks that writers will accept it
     check(lib.ac_queue_write_settings(encoded, text or ffi.NULL, error), error)
 
 
 def refused_settings(path: str | os.PathLike[str]) -> ChronicleError | None:
-    """Return why writers refuse the settings.toml of a native queue; None if they do not.
+    """Return why writers refuse the settings.toml of a native queue, or None.
 
-    None also if this user may not read it.
+    None also if this user may not read the file.
     """
     encoded = encode_path(path)
     try:
@@ -260,10 +263,11 @@ def _settings_text(path: bytes) -> bytes:
 
 
 def forget_reader(path: str | os.PathLike[str], name: str, *, force: bool = False) -> None:
-    """Durably remove a reader that will not come back: its unread messages are no longer kept.
+    """Durably remove a reader that will not come back, so that no segments are kept for it.
 
-    If it comes back, it starts like a new reader. ReaderBusy if it is open; with ``force`` the open reader
-    raises PositionRevoked, and its commits have no effect. ReaderNotFound if there is none.
+    If it does come back, it starts like a new reader. ReaderBusy if it is open; with ``force`` the open
+    reader raises PositionRevoked, and its commits have no effect. ReaderNotFound if there is no such
+    reader.
 
     >>> open_reader(queue, "last-year").close()
     >>> forget_reader(queue, "last-year")
@@ -283,7 +287,7 @@ def forget_reader(path: str | os.PathLike[str], name: str, *, force: bool = Fals
 
 
 def _revoke(path: str | os.PathLike[str], name: str, instead: Position | None) -> None:
-    from aiochronicle._core.revoking import revoke  # which few programs need
+    from aiochronicle._core.revoking import revoke  # here, because few programs need it
 
     revoke(os.fsdecode(encode_path(path)), name, instead)
 
@@ -298,11 +302,13 @@ def seek_reader(
 ) -> int:
     """Durably move a reader's position; return the seq of the next message it gets.
 
-    ``to`` is a seq, a time, "first" or "last". ReaderBusy if it is open; with ``force`` the open reader
-    raises PositionRevoked, its commits have no effect, and when opened again it resumes at the new place.
-    ReaderNotFound if there is none, unless ``create``. InvalidArgument if the seq is beyond the end, or the
-    time in the future. If the seq was removed, it is the oldest message. Whether a tailer of a Java queue is
-    open is unknown; its next commit wins, as in Java.
+    ``to`` is a seq, a time, "first" or "last". If the message with that seq was removed, the reader moves to
+    the oldest one. InvalidArgument if the seq is beyond the end, or the time in the future. ReaderNotFound if
+    there is no such reader, unless ``create``.
+
+    ReaderBusy if the reader is open. With ``force`` the open reader raises PositionRevoked, its commits
+    have no effect, and it resumes at the new place when it is opened again. Whether a tailer of a Java
+    queue is open is unknown; if it is, its next commit wins, as in Java.
 
     >>> open_reader(queue, "audit").close()
     >>> seek_reader(queue, "audit", "last")
@@ -311,13 +317,13 @@ def seek_reader(
     check_name("name", name)
     known = [reader.name for reader in list_readers(path)]
     if name not in known and not create:
-        detail = f"has no reader {name!r}; it has {', '.join(known) or 'none'}"
+        detail = f"the queue has no reader {name!r}; it has {', '.join(known) or 'none'}"
         raise ReaderNotFound(detail, path=os.fsdecode(encode_path(path)))
-    with open_reader(path, start=to) as scout:
-        place = scout.position
-        seq = scout.seq_at(place) or 0
+    with open_reader(path, start=to) as probe:
+        place = probe.position
+        seq = probe.seq_at(place) or 0
         if not isinstance(to, str):
-            _refuse_beyond(scout, to)
+            _refuse_beyond_end(probe, to)
     try:
         with open_reader(path, name, start=to) as reader:
             place = reader.position
@@ -331,19 +337,19 @@ def seek_reader(
     return seq
 
 
-def _refuse_beyond(scout: Reader[Any], to: int | datetime) -> None:
-    """Raise InvalidArgument for a place that is not there yet: it would count as the end."""
-    scout.seek_last()
-    end = scout.seq_at(scout.position)
-    newest_ns = max(time.time_ns(), inspect(scout.path).last_timestamp_ns)
+def _refuse_beyond_end(probe: Reader[Any], to: int | datetime) -> None:
+    """Raise InvalidArgument for a place that does not exist yet; seeking would go to the end."""
+    probe.seek_last()
+    end = probe.seq_at(probe.position)
+    newest_ns = max(time.time_ns(), inspect(probe.path).last_timestamp_ns)
     where = None
     if isinstance(to, datetime):
         where = f"{to} is in the future" if unix_ns(to) > newest_ns else None
     elif end is not None and to > end:
-        where = f"seq {to} is beyond the end, where the next message gets seq {end}"
+        where = f"seq {to} is beyond the end: the next message gets seq {end}"
     if where is not None:
-        advice = 'Nothing was moved. Give "last" to move it to the end.'
-        raise InvalidArgument(where, path=scout.path, advice=advice)
+        advice = 'The reader was not moved. Give "last" to move it to the end.'
+        raise InvalidArgument(where, path=probe.path, advice=advice)
 
 
 def verify(
@@ -351,8 +357,8 @@ def verify(
 ) -> VerifyReport:
     """Read every record of the queue and check it. Never writes.
 
-    It reads on after damage, and after a missing segment.
-    ``progress`` is called with the bytes read and the total.
+    It continues after damage and after a missing segment. ``progress`` is called with the bytes read and the
+    total.
 
     >>> verify(queue).corrupt
     0
@@ -360,8 +366,8 @@ def verify(
     with open_reader(path, start="first") as reader:
         total = reader.lag.bytes
 
-        def tell() -> None:
+        def report_progress() -> None:
             if progress is not None:
                 progress(max(0, total - reader.lag.bytes), total)
 
-        return check_records(reader, lambda: inspect(path).first_segment, tell)
+        return check_records(reader, lambda: inspect(path).first_segment, report_progress)

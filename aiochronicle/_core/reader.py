@@ -1,8 +1,7 @@
 """The reader: open_reader and the Reader class.
 
-The way of a message: ``Reader.poll`` and iteration are C methods (csrc/python/reader.c) that load
-the commit word, check header and payload, and make a Message over the mapped segment. Positions,
-seeking and waiting are here.
+``Reader.poll`` and iteration are C methods (csrc/python/reader.c): they load the commit word, check header
+and payload, and create a Message over the mapped segment. This module does positions, seeking and waiting.
 """
 
 import logging
@@ -32,11 +31,11 @@ from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._base.position import Position
 from aiochronicle._base.printable import printable
 from aiochronicle._base.report import HtmlStruct, table, titled
-from aiochronicle._columns.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
+from aiochronicle._columns.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX
 from aiochronicle._core import engine_log
 from aiochronicle._core.backup_mark import refuse_backup
 from aiochronicle._core.conflate import Feed
-from aiochronicle._core.health import Health, because, reason
+from aiochronicle._core.health import Health, format_reason, health_of
 from aiochronicle._core.root_of_queues import refuse_root_of_queues
 from aiochronicle._core.stream import Lag, Stream
 from aiochronicle._typed.decoding import Decoders
@@ -53,6 +52,8 @@ from aiochronicle.errors import (
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from aiochronicle._columns.column_reader import ColumnReader
 
 __all__ = ["Reader", "ReaderStatistics", "open_reader"]
 
@@ -74,13 +75,12 @@ WaitStrategy = Literal["park", "spin"] | SpinThenPark
 
 
 class ReaderStatistics(HtmlStruct, frozen=True, kw_only=True):
-    """Counters of one reader since it was opened, and where it stands.
+    """Counters of one reader since it was opened, and its position.
 
-    ``next_seq`` is the seq of the next message to be read, or 0 if that is unknown.
-    ``skipped_records`` counts corrupt records that were stepped over. ``seq_restarts`` and
-    ``timestamp_returns`` count seqs and timestamps that went back, as writers of other programs
-    may do. ``announced`` says whether writers can find this reader to wake it, ``attended`` whether
-    a writer is connected to it now.
+    ``next_seq`` is the seq of the next message, or 0 if that is unknown. ``skipped_records`` counts corrupt
+    records that were skipped. ``seq_restarts`` and ``timestamp_returns`` count seqs and timestamps that were
+    smaller than the ones before, which writers of other programs can cause. ``announced`` is whether writers
+    can find this reader to wake it, ``attended`` whether a writer is connected to it now.
     """
 
     messages: int
@@ -103,11 +103,11 @@ class ReaderStatistics(HtmlStruct, frozen=True, kw_only=True):
 
 
 def unix_ns(moment: int | datetime, name: str = "the time") -> int:
-    """Return a moment, Unix nanoseconds or an aware datetime, in nanoseconds."""
+    """Return a time, given as Unix nanoseconds or an aware datetime, in nanoseconds."""
     wanted = "Unix nanoseconds, an int from 0 to 2**63 - 1, or an aware datetime after 1970"
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise InvalidArgument(f"{name} {moment!r} has no time zone; use an aware datetime")
+            raise InvalidArgument(f"{name} {moment!r} has no time zone: use an aware datetime")
         whole = int(moment.replace(microsecond=0).timestamp())
         nanoseconds = whole * 1_000_000_000 + moment.microsecond * 1000
     else:
@@ -118,7 +118,7 @@ def unix_ns(moment: int | datetime, name: str = "the time") -> int:
 
 
 def check_start(start: StartPoint) -> tuple[int, int]:
-    """Return the engine's constant AC_START_*, and the value that goes with it."""
+    """Return the engine's constant AC_START_* and its value."""
     if isinstance(start, datetime):
         return lib.AC_START_TIME, unix_ns(start, "start")
     if isinstance(start, int) and not isinstance(start, bool):
@@ -132,7 +132,7 @@ def _commit_every(commit: object, name: str | None) -> int:
     else:
         every = one_of("commit", {"manual": 0, "auto": 1}, commit, "a positive int")
     if every and name is None:
-        raise InvalidArgument("an anonymous reader has no position to commit; give it a name")
+        raise InvalidArgument("an anonymous reader has no position to commit: give it a name")
     return every
 
 
@@ -152,9 +152,9 @@ def turns(burst: int, poll_max_us: int | None) -> tuple[int, int]:
 
 
 def _set_timestamp(config: Any, timestamp: TimestampSource | None) -> list[Any]:
-    """Set where the time of a Java queue's messages is.
+    """Set the source of a Java queue's timestamps.
 
-    Returns what must stay alive until the reader is open.
+    Returns the objects that must stay alive until the reader is open.
     """
     wanted = "the name of a field, a Timestamp, a function or None"
     if timestamp is None:
@@ -177,7 +177,7 @@ def _set_timestamp(config: Any, timestamp: TimestampSource | None) -> list[Any]:
 
 
 def check_timestamp(timestamp: TimestampSource | None) -> None:
-    """Raise if it is not what ``open_reader`` takes."""
+    """Raise InvalidArgument if ``open_reader`` would not accept it."""
     _set_timestamp(ffi.new("ac_reader_config_t *"), timestamp)
 
 
@@ -209,39 +209,37 @@ def open_reader(
 ) -> "Reader[T]":
     """Open a queue for reading. In an event loop use ``aopen_reader``: opening waits for the disk.
 
-    Raises QueueNotFound if there is no queue, NotAQueue if only subdirectories of the path are queues.
-    The path may be a symbolic link to the queue; files and directories in the queue may not be links.
-    A reader with a ``name`` keeps a committed position and resumes there; one open reader per name.
-    A reader without a name needs read permission only, keeps no position, and starts at the first
-    message.
+    Raises QueueNotFound if there is no queue, NotAQueue if only subdirectories of the path are queues. The
+    path may be a symbolic link to the queue; files and directories in the queue may not be links. A reader
+    with a ``name`` keeps a committed position and resumes there; only one reader of a name can be open. A
+    reader without a name needs read permission only, keeps no position, and starts at the first message.
 
-    ``start`` is "committed" (for a new name: the first message), "first", "last" (only messages
-    appended from now on), a seq, or an aware datetime. ``commit`` is "manual", "auto" (a message is
-    committed when the next one is requested), or an int N (every N messages). ``on_corrupt="skip"``
-    steps over corrupt records and counts them. ``verify=False`` does not check payload checksums.
+    ``start`` is "committed" (for a new name: the first message), "first", "last" (only messages appended from
+    now on), a seq, or an aware datetime. ``commit`` is "manual", "auto" (requesting the next message commits
+    this one), or an int N (every N messages). ``on_corrupt="skip"`` skips corrupt records and counts them.
+    ``verify=False`` does not check payload checksums.
 
-    ``wait`` is what ``async for`` and ``wait()`` do when there is nothing to read. "park" sleeps
-    until the writer signals. "spin" polls in every turn of the loop: half the latency, at the cost of
-    a whole CPU. SpinThenPark(us) spins, then parks. ``async for`` yields to the event loop every
-    ``burst`` messages or 200 µs. ``poll_max_us`` is the longest interval at which a queue is polled
-    whose writer does not signal: 2,000 by default, 20,000 for Java queues.
+    ``wait`` sets what ``async for`` and ``wait()`` do when there is nothing to read. "park" sleeps until
+    the writer signals. "spin" polls in every iteration of the loop: half the latency, at the cost of a
+    whole CPU. SpinThenPark(us) spins, then parks. ``async for`` yields to the event loop every ``burst``
+    messages or 200 µs. If the writer does not signal, the queue is polled at intervals of at most
+    ``poll_max_us``: 2,000 by default, 20,000 for Java queues.
 
-    ``codec`` says what ``message.decode()`` returns: a msgspec.Struct type, a Codec, or a Registry or
-    list of them. Raises SchemaMismatch if the queue's schema.json has other types.
+    ``codec`` sets what ``message.decode()`` returns: a msgspec.Struct type, a Codec, or a Registry or list of
+    them. Raises SchemaMismatch if the queue's schema.json has other types.
 
-    A Java Chronicle Queue is recognised: ``seq`` is then Java's index, ``decode`` returns what Java
-    wrote, and the name is that of a tailer that Java sees too. ``timestamp`` says where its messages
-    have their time: the name of a field with nanoseconds or a date and time, a Timestamp with another
-    unit, or a function of the payload. Without it the timestamp is the start of the message's cycle.
-    A message without the field raises TimestampUnknown.
+    A Java Chronicle Queue is recognised: ``seq`` is then Java's index, ``decode`` returns what Java wrote,
+    and the name is that of a tailer that Java sees too. ``timestamp`` tells where its messages have their
+    time: the name of a field with nanoseconds or a date and time, a Timestamp with another unit, or a
+    function of the payload. Without it the timestamp is the start of the message's cycle. A message without
+    the field raises TimestampUnknown.
 
-    ``source`` becomes ``message.source``: by default the name of the directory. ``replay``, Bus,
-    Router and Spark set it to the path below their root, for instance "md/btc".
+    ``source`` sets ``message.source``, by default the name of the directory. ``replay``, Bus, Router and
+    Spark set it to the path below their root, for instance "md/btc".
 
-    ``wait_for_queue`` opens a queue that does not exist yet, nor perhaps its directory. There is
-    nothing to read until a writer creates it, and waiting waits for that, without polling. All its
-    messages are then new, so "last" starts at the first one. Until then seek and commit raise
-    QueueNotFound.
+    With ``wait_for_queue`` neither the queue nor its directory need to exist yet. The reader waits, without
+    polling, until a writer creates the queue. All messages are then new, so "last" starts at the first one.
+    Until then seek and commit raise QueueNotFound.
 
     >>> with open_reader(queue, "audit") as reader:
     ...     for message in reader:
@@ -254,7 +252,7 @@ def open_reader(
     commit_every = _commit_every(commit, name)
     spin_ns = spin_ns_of(wait)
     burst, poll_us = turns(burst, poll_max_us)
-    # ffi.new owns the memory: it has to live until the engine has copied the name.
+    # ffi.new owns the memory, so the object must live until the engine has copied the name.
     if name is not None and "\0" in expect("name", "a str or None", str, name):
         raise InvalidName(f"reader name {name!r} contains a NUL byte", path=os.fspath(path))
     encoded_name = ffi.NULL if name is None else ffi.new("char[]", os.fsencode(name))
@@ -265,18 +263,20 @@ def open_reader(
     config.mode = permissions(mode)
     config.wait_for_queue = flag("wait_for_queue", wait_for_queue)
     kept_alive = _set_timestamp(config, timestamp)
-    if _expect is not None:  # (st_dev, st_ino, st_uid) of what was found; QueueGone if replaced
+    if (
+        _expect is not None
+    ):  # (st_dev, st_ino, st_uid) of a queue that was found; QueueGone if replaced
         config.expected.given = 1
         config.expected.device, config.expected.inode, config.expected.owner = _expect
     encoded_path = encode_path(path)
     directory = os.fsdecode(encoded_path)
-    if name is not None:  # it would move the position that is kept there
+    if name is not None:  # a named reader would write its position into the backup
         refuse_backup(Path(directory))
     decoders = Decoders(directory, None if codec is None else registry_of(codec), _expect)
     handle = ffi.new("ac_reader_t **")
     error = new_error()
     engine_log.start()
-    if wait_for_queue:  # no writer would make it there
+    if wait_for_queue:  # no writer would create a queue there
         refuse_root_of_queues(Path(directory))
     try:
         check(lib.ac_reader_open(encoded_path, config, handle, error), error)
@@ -308,12 +308,12 @@ def open_reader(
 class Reader(_hot.Reader[T_co], Stream[T_co]):
     """Reads one queue. Created by open_reader; a context manager, ``with`` and ``async with``.
 
-    ``for message in reader`` delivers what is there now and stops; iterate again for newer messages.
-    ``async for message in reader`` waits for more, until the reader is closed.
+    ``for message in reader`` delivers the messages available now and stops; iterate again for newer ones.
+    ``async for message in reader`` waits for more until the reader is closed.
 
-    Cancelling a task anywhere in an ``async for``, ``next`` or ``batches`` loses and repeats nothing:
-    the position moves in the step that delivers the message. Several tasks may read from one reader;
-    each message goes to one of them.
+    Cancelling a task anywhere in ``async for``, ``next`` or ``batches`` loses and repeats nothing: the
+    position moves in the step that delivers the message. Several tasks may read from one reader; each
+    message goes to one of them.
     """
 
     def __init__(
@@ -342,11 +342,13 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
             timestamp if callable(timestamp) else None,
         )
         self._name = name
-        self.timestamp = timestamp  # where the time of a Java queue's messages is
-        self._alone = threading.RLock()  # for calls that release the interpreter lock: close waits
+        self.timestamp = timestamp  # the source of a Java queue's timestamps
+        self._alone = (
+            threading.RLock()
+        )  # held in calls that release the interpreter lock; close waits
         self._decoders = decoders
         self._spin_ns = spin_ns
-        self.commit_every = commit_every  # 0: by hand
+        self.commit_every = commit_every  # 0: manually
 
     @property
     def _handle(self) -> Any:
@@ -359,17 +361,17 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
 
     @property
     def name(self) -> str | None:
-        """Name under which the position is kept; None for an anonymous reader."""
+        """Name under which the position is stored; None for an anonymous reader."""
         return self._name
 
     def decodes_to(self, wanted: type[Any]) -> bool:
         """Return whether this is one of the codec's types."""
-        return self._decoders.may_give(wanted)
+        return self._decoders.can_decode_to(wanted)
 
     def _refuse_calls(self) -> None:
         if lib.ac_queue_format(encode_path(self.path)) == lib.AC_FORMAT_NATIVE:
             raise NotSupported(
-                "only messages of a Java queue are calls of methods",
+                "only messages of a Java queue can be method calls",
                 path=self.path,
                 advice="Register a handler for a type of the codec.",
             )
@@ -378,10 +380,10 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
         return (self,)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until there is something to read; False if ``timeout`` seconds passed.
+        """Block this thread until there is something to read; False after ``timeout`` seconds.
 
-        For programs without an event loop. Other threads can run. Waiting counts as a request for
-        the next message: automatic commits are made, unless ``timeout`` is 0.
+        For programs without an event loop. Other threads can run. Waiting counts as a request for the next
+        message, so a reader that commits automatically commits, unless ``timeout`` is 0.
         """
         limit_s = checked_timeout(timeout)
         if limit_s != 0:
@@ -390,11 +392,11 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
         return self._wait(limit_ns, self._spin_ns)
 
     async def blocks(self, max_messages: int = 1024) -> AsyncIterator[_hot.Block]:
-        """Iterate over Blocks, many messages without an object for each.
+        """Iterate over Blocks: many messages without an object for each.
 
-        Each has at least one message and at most ``max_messages``, all of one segment, and is handed
-        over as soon as something is there. ``read_block`` is the same without waiting. Cancelled, it
-        has taken nothing.
+        A block has at least one message and at most ``max_messages``, all of one segment, and is returned as
+        soon as a message is available. ``read_block`` is the same without waiting. If cancelled, it has taken
+        nothing.
 
         >>> with open_reader(queue) as reader:
         ...     block = reader.read_block()
@@ -408,33 +410,37 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
     def to_arrow(
         self, max_messages: int | None = None, *, columns: Sequence[str] | None = None
     ) -> "pyarrow.RecordBatch":
-        """Return what is there now, at most ``max_messages``, as columns. Never waits.
+        """Return the messages available now, at most ``max_messages``, as columns. Never waits.
 
-        Moves the position like read_batch. At most 2 GiB of payload at a time: call it again for
-        the rest. ``columns`` are those of ``Slice.to_arrow``: without ``payload`` payloads are
-        neither read nor checked; ``cause``, ``key`` and ``headers`` must be named.
+        Moves the position like read_batch. Returns at most 2 GiB of payload: call it again for the rest.
+        ``columns`` are those of ``Slice.to_arrow``: without ``payload`` payloads are neither read nor
+        checked; ``cause``, ``key`` and ``headers`` must be named.
 
         >>> with open_reader(queue) as reader:
         ...     reader.to_arrow().column("payload").to_pylist()
         [b'hello']
         """
+        from aiochronicle._columns.column_reader import ColumnReader
+
         if max_messages is not None:
             positive("max_messages", max_messages)
         chosen = ColumnReader(self, columns)
-        there_now = self.lag.messages
-        rows = there_now if max_messages is None else min(there_now, max_messages)
-        # One at least: reading the next record raises what is wrong with it.
+        available = self.lag.messages
+        rows = available if max_messages is None else min(available, max_messages)
+        # At least one row: reading the next record raises an exception if it is damaged.
         return self._read_columns(chosen, max(rows, 1), PAYLOAD_BYTES_MAX)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Give what is there now to pyarrow, polars and duckdb, batch by batch.
+        """Export the messages available now to pyarrow, polars and duckdb, batch by batch.
 
-        The position moves with each batch that is taken.
+        The position moves with each batch.
         """
+        from aiochronicle._columns.column_reader import ColumnReader, capsule
+
         columns = ColumnReader(self, None)
         return capsule(columns.schema, self._column_batches(columns), requested_schema)
 
-    def _column_batches(self, columns: ColumnReader) -> "Iterator[pyarrow.RecordBatch]":
+    def _column_batches(self, columns: "ColumnReader") -> "Iterator[pyarrow.RecordBatch]":
         left = max(self.lag.messages, 1)
         while left > 0:
             batch = self._read_columns(columns, min(left, BATCH_ROWS))
@@ -443,7 +449,7 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
             left -= batch.num_rows
             yield batch
 
-    def _read_columns(self, columns: ColumnReader, *limits: int) -> "pyarrow.RecordBatch":
+    def _read_columns(self, columns: "ColumnReader", *limits: int) -> "pyarrow.RecordBatch":
         with self._alone:
             self._commit_due()
             batch = columns.read(*limits)
@@ -466,66 +472,66 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
             self.commit_position(oldest.position)
 
     def seek(self, seq: int) -> None:
-        """Go to the first message whose seq is at least ``seq``, or to the end if there is none.
+        """Move to the first message whose seq is at least ``seq``, or to the end if there is none.
 
-        A task that waits for the next message continues there, as after every seek.
+        A task that waits for the next message continues there. This is true of every seek.
         """
         integer("seq", seq, 0)
         self._move(lib.ac_reader_seek_seq, seq)
 
     def seek_time(self, moment: int | datetime) -> None:
-        """Go to the first message at or after this time: Unix nanoseconds or an aware datetime."""
+        """Move to the first message at or after this time: Unix nanoseconds or an aware datetime."""
         self._move(lib.ac_reader_seek_time, unix_ns(moment, "moment"))
 
     def seek_first(self) -> None:
-        """Go to the oldest message."""
+        """Move to the oldest message."""
         self._move(lib.ac_reader_seek_first)
 
     def seek_last(self) -> None:
-        """Go to the end, after the newest message."""
+        """Move to the end, after the newest message."""
         self._move(lib.ac_reader_seek_last)
 
     def seek_position(self, position: Position) -> None:
-        """Go to a position that ``position`` or ``committed`` returned."""
+        """Move to a position that ``position`` or ``committed`` returned."""
         self._move(lib.ac_reader_seek_position, *_place(position))
 
     def step_over(self) -> None:
-        """Step over the damage that the last read raised, and no further.
+        """Skip the damage that the last read raised, and nothing else.
 
-        For programs that decide about each CorruptionError; ``on_corrupt="skip"`` steps over all of
-        them. Either way ``skipped_records`` counts it. A ``commit`` right after it commits the
-        position after the damage.
+        For programs that decide about each CorruptionError; ``on_corrupt="skip"`` skips all of them. Either
+        way ``skipped_records`` counts it. A ``commit`` directly afterwards commits the position after the
+        damage.
         """
         self._move(lib.ac_reader_step_over)
-        _hot.timestamp_failure()  # forget it too
+        _hot.timestamp_failure()  # discard it
 
     def end_at(self, position: Position) -> None:
-        """Read nothing at or after this position, even if more is appended.
+        """Stop reading at this position, even if more messages are appended.
 
-        Waiting for more then never returns; a strict fan-in does not wait for this reader.
+        Waiting for more then never returns. A strict fan-in does not wait for this reader.
         """
         self._move(lib.ac_reader_end_at, *_place(position))
 
     @property
     def position(self) -> Position:
-        """Where the next message is read."""
+        """Position of the next message."""
         return self._position()
 
     def commit_position(self, position: Position) -> None:
-        """Commit a position that ``position`` or a message has: a reader of this name resumes there."""
+        """Commit a position of this reader or of a message: a reader of this name resumes there."""
         self._commit_at(*_place(position))
 
     @property
     def committed(self) -> Position:
-        """Where a reader of this name would resume."""
+        """Position at which a reader of this name would resume."""
         return self._committed()
 
     @property
     def committed_seq(self) -> int | None:
         """The seq of the first message that is not committed.
 
-        None for an anonymous reader, and if it is unknown: the position is no longer in the
-        queue, or the record there is damaged.
+        None for an anonymous reader, and if it is unknown because the position is no longer in the queue or
+        the record there is damaged.
 
         >>> with open_reader(queue, "audit") as reader:
         ...     _ = reader.poll()
@@ -556,7 +562,7 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
 
     @property
     def lag(self) -> Lag:
-        """How far this reader lags: messages, bytes, and age of the oldest unread message."""
+        """How far this reader lags: messages, bytes, and the age of the oldest unread message."""
         messages, size, age_ns = self._lag()
         return Lag(messages, size, age_ns / 1e9)
 
@@ -569,10 +575,10 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
 
     @property
     def healthy(self) -> Health:
-        """Whether it can read on: it is open, and the next record is neither damaged nor removed.
+        """Whether the reader is open and can read the next record, which is neither damaged nor removed.
 
-        Waiting for a queue that does not exist yet (``wait_for_queue``) is healthy. See ``health``
-        for a limit on the lag.
+        A reader that waits for a queue that does not exist yet (``wait_for_queue``) is healthy. ``health``
+        can also limit the lag.
         """
         what = "reader" if self._name is None else f"reader {self._name!r}"
         wrong: object = None
@@ -580,13 +586,13 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
             if self.closed:
                 wrong = "is closed"
             elif self._is_stuck():
-                wrong = "cannot read on: the next record is damaged or was removed"
+                wrong = "cannot continue: the next record is damaged or was removed"
         except ChronicleError as error:
             wrong = error
-        return because([] if wrong is None else [reason(what, self.path, wrong)])
+        return health_of([] if wrong is None else [format_reason(what, self.path, wrong)])
 
     def _is_stuck(self) -> bool:
-        """Return whether there is something to read here from which no lag can be computed."""
+        """Return whether there is something to read, although the lag counts no message."""
         place, unread = self.position, self.lag.messages
         if unread or not self._wait(0, 0):
             return False
@@ -598,7 +604,7 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
 
         Waits for a ``seek`` or ``to_arrow`` in another thread to end.
         """
-        if self.closed:  # perhaps by a fork, while a thread of the parent had the lock
+        if self.closed:  # in a forked child, where a thread of the parent may have held the lock
             return
         with self._alone:
             super().close()
@@ -612,7 +618,7 @@ class Reader(_hot.Reader[T_co], Stream[T_co]):
         self._wake()
 
     def _repr_html_(self) -> str:
-        """Show where it stands and what it counted, in a notebook."""
+        """Show the position and the counters in a notebook."""
         if self.closed:
             return titled(repr(self))
         rows: list[tuple[str, object]] = [("path", self.path), ("name", self._name)]

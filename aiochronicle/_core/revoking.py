@@ -1,11 +1,12 @@
-"""Revoking the position of a reader while it is open.
+"""Revokes the position of a reader while the reader is open.
 
-1. The position file is replaced by a rename, or removed, and that is made durable. From here on the reader
-stores into a file without a name: its commits cannot undo the operator's change.
-2. The old file, which the reader has mapped, gets a mark. The reader checks it at each commit, and when it
+1. The position file is replaced by a rename, or removed, and the directory is synced. From then on the reader
+stores into a file without a name, so its commits cannot undo the operator's change.
+2. The old file, which the reader has mapped, is marked. The reader checks the mark at each commit and when it
 reaches the end of the queue, and raises PositionRevoked.
 
-If this process is killed in between, the reader notices at a commit, which checks the name of its file.
+If this process is killed in between, the reader detects the change at a commit, which checks the name of its
+file.
 """
 
 import fcntl
@@ -29,7 +30,7 @@ _MARK = b"REVOKED\0"  # AC_POSITION_REVOKED of csrc/position.h
 
 
 def revoke(queue: str, name: str, instead: Position | None) -> None:
-    """Give a reader another position, or none, even if a process has it open."""
+    """Replace a reader's position, or remove it if ``instead`` is None, even if a process has it open."""
     path = Path(queue, READERS, position_name(name))
     with storage_errors(path), _readers_of(queue, name) as readers:
         try:
@@ -54,7 +55,7 @@ def revoke(queue: str, name: str, instead: Position | None) -> None:
 
 @contextmanager
 def _readers_of(queue: str, name: str) -> Generator[int]:
-    """Hold the directory of positions: one operator at a time."""
+    """Lock the directory of positions, so that only one operator changes them, and yield its descriptor."""
     try:
         fd = os.open(
             Path(queue, READERS), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -69,22 +70,26 @@ def _readers_of(queue: str, name: str) -> Generator[int]:
 
 
 def _unknown(queue: str, name: str) -> ReaderNotFound:
-    return ReaderNotFound(f"has no reader {name!r}", path=queue)
+    return ReaderNotFound(f"the queue has no reader {name!r}", path=queue)
 
 
 def _generation_of(fd: int, status: os.stat_result, path: Path) -> int:
-    """Return that of the newest slot; refuse to write into what is no position."""
+    """Return the generation of the newest slot; PositionCorrupt if the file is not a position."""
     slot = decode_position(os.pread(fd, FILE_BYTES, 0))
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or slot is None:
-        raise PositionCorrupt("is not the position of a reader", path=str(path))
+        raise PositionCorrupt("this is not the position of a reader", path=str(path))
     return slot.generation
 
 
 def _replace(readers: int, path: Path, content: bytes, status: os.stat_result) -> None:
-    """Put a file of the same owner in the place of a position."""
+    """Replace a position file with one of the same owner and mode."""
     if os.geteuid() not in (0, status.st_uid):
-        detail = f"belongs to user {status.st_uid}, who could not use a file of ours"
-        raise AccessDenied(detail, path=str(path), advice="Move the reader as that user, or root.")
+        detail = (
+            f"the position belongs to uid {status.st_uid}, who could not use a file of this user"
+        )
+        raise AccessDenied(
+            detail, path=str(path), advice="Move the reader as that user or as root."
+        )
     temporary = f"{path.name}.{secrets.token_hex(8)}.tmp"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o600, dir_fd=readers)

@@ -1,4 +1,4 @@
-"""Paths that are one level too short."""
+"""Detects paths that are one level too short."""
 
 from pathlib import Path
 
@@ -9,20 +9,20 @@ __all__ = ["refuse_root_of_queues"]
 
 
 def refuse_root_of_queues(directory: Path) -> None:
-    """Refuse a path that is one level too short, instead of creating a queue around others."""
+    """Raise NotAQueue for a topic with many writers, or a directory whose subdirectories are queues."""
     try:
         if any((directory / name).exists() for name in (CONTROL, JAVA_TABLE)):
             return
         if (directory / SHARED).exists():
             raise NotAQueue(
-                "is a topic with many writers",
+                "this is a topic with many writers",
                 path=str(directory),
-                advice="Read it with TopicReader or TopicGroup, and append with"
+                advice="Read it with TopicReader or TopicGroup, and append to it with"
                 " open_writer(path, shared=True).",
             )
         below = sorted([*directory.glob(f"*/{CONTROL}"), *directory.glob(f"*/{JAVA_TABLE}")])
     except OSError:
-        return  # the engine will say what is wrong with it
+        return  # the engine will raise a better error
     if below:
-        detail = f"is a directory of queues, of {below[0].parent.name!r} for one"
+        detail = f"this is a directory of queues, for instance {below[0].parent.name!r}"
         raise NotAQueue(detail, path=str(directory))

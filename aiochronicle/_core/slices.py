@@ -1,7 +1,7 @@
-"""Parts of a queue: by seq or time, as messages, Arrow columns, numpy arrays or Parquet.
+"""Reads parts of a queue, by seq or time, as messages, Arrow columns, numpy arrays or Parquet.
 
-A Slice is two positions, found through the seek indexes when it is created. Messages appended later are not
-in it, so reading it again gives the same result.
+A Slice is two positions, found through the seek indexes when it is created. It does not contain messages that
+are appended later, so reading it again gives the same result.
 """
 
 import os
@@ -26,12 +26,8 @@ from aiochronicle._base.spans import Span, Spans, seq_after
 from aiochronicle._columns.arrays import arrays
 from aiochronicle._columns.columns import (
     BATCH_ROWS,
-    ColumnReader,
-    Stretch,
-    arrow,
-    arrow_schema,
-    capsule,
     handle_of,
+    require_arrow,
 )
 from aiochronicle._columns.export import (
     Compression,
@@ -54,6 +50,7 @@ if TYPE_CHECKING:
     import numpy
     import pyarrow
 
+    from aiochronicle._columns.column_reader import Stretch
     from aiochronicle._columns.typed import OneType, OnUndecodable, TypedColumns
 
 __all__ = ["Queue", "Recording", "Slice", "damage_in", "skipped_in"]
@@ -76,7 +73,7 @@ _NO_BOUND: _Bound = (lib.AC_BOUND_NONE, 0)
 
 
 class Queue(Closing):
-    """A queue to read parts of. Needs read permission only; a context manager.
+    """A queue from which parts are read. Needs read permission only; a context manager.
 
     ``verify``, ``on_corrupt`` and ``timestamp`` are those of open_reader. Libraries that accept Arrow streams
     accept a Queue, or a Slice of it.
@@ -106,7 +103,7 @@ class Queue(Closing):
     @property
     def closed(self) -> bool:
         """True after close(), and in a forked child."""
-        return self._recording.scout.closed
+        return self._recording.finder.closed
 
     def close(self) -> None:
         """Release the queue. Tables and messages read from it stay valid."""
@@ -122,13 +119,13 @@ class Queue(Closing):
         return list_readers(self.path)
 
     def why_kept(self, *, retention: Retention | UnsetType | None = UNSET) -> list[KeptSegment]:
-        """Return what keeps each segment, the oldest first, as the function why_kept does.
+        """Return what keeps each segment, oldest first, like the function ``why_kept``.
 
-        By the rules in force, or as if ``retention`` were.
+        By the rules in force, or by those of ``retention``.
 
         >>> with Queue(queue) as whole:
         ...     [kept.text for kept in whole.why_kept()]
-        ['is being written, or prepared']
+        ['is being written or prepared']
         """
         return why_kept(self.path, retention=retention)
 
@@ -137,8 +134,8 @@ class Queue(Closing):
     ) -> "Slice":
         """Return the messages from ``start`` up to, but not including, ``end``.
 
-        Each is a seq or an aware datetime; None: the first message, or the present end. As with Python's
-        slices, a part outside of the queue is not an error but empty.
+        Each is a seq or an aware datetime; None means the first message, or the current end. As with Python's
+        slices, a part outside the queue is empty, not an error.
         """
         return self._slice(_bound("start", start), _bound("end", end))
 
@@ -152,7 +149,7 @@ class Queue(Closing):
         return self._slice(_time_bound("start_ns", start_ns), _time_bound("end_ns", end_ns))
 
     def spans(self, start: int = 0, end: int | None = None) -> Spans | None:
-        """Return which seqs exist from ``start`` up to, but not including, ``end``; None: all.
+        """Return which seqs exist from ``start`` up to but excluding ``end``; None if there are no gaps.
 
         Only the seqs of a Java queue have gaps: its indexes jump where a cycle begins.
 
@@ -174,14 +171,14 @@ class Queue(Closing):
 
     def _slice(self, start: _Bound, end: _Bound) -> "Slice":
         if start[0] == end[0] and start[1] > end[1]:
-            raise InvalidArgument(f"start {start[1]} is after end {end[1]}")
+            raise InvalidArgument(f"start {start[1]} is after end {end[1]}: exchange them")
         return Slice(self._recording, self._recording.find(start, end))
 
     def __repr__(self) -> str:
         return f"<Queue {self.path!r}{' closed' if self.closed else ''}>"
 
     def _repr_html_(self) -> str:
-        """Show what ``inspect`` and ``readers`` say, in a notebook."""
+        """Show the results of ``inspect`` and ``readers`` in a notebook."""
         if self.closed:
             return titled(repr(self))
         try:
@@ -193,10 +190,10 @@ class Queue(Closing):
             for name in info.__struct_fields__
             if name != "writer" and (value := getattr(info, name)) is not None
         ]
-        if info.writer is not None:  # the rest of it is in inspect(path).writer
+        if info.writer is not None:  # inspect(path).writer has the other fields
             shown = ("state", "pid", "command", "since_ns", "rate", "errors")
             fields += [(f"writer.{name}", getattr(info.writer, name)) for name in shown]
-        heads = (
+        headings = (
             "reader",
             "open",
             "committed",
@@ -215,13 +212,13 @@ class Queue(Closing):
             )
             for one in readers
         ]
-        return titled(f"Queue {self.path}", table(fields), table(rows, heads) if rows else "")
+        return titled(f"Queue {self.path}", table(fields), table(rows, headings) if rows else "")
 
 
 class Recording:
-    """Shared by a queue and its slices: a reader that finds positions, and how to open others.
+    """Shared by a Queue and its slices: a reader that finds positions, and options to open others.
 
-    The scout caches the indexes of segments. Any thread may use it.
+    The finder caches the indexes of segments. Thread-safe.
     """
 
     def __init__(
@@ -229,9 +226,9 @@ class Recording:
         path: str | os.PathLike[str],
         verify: bool = True,
         on_corrupt: Literal["raise", "skip"] = "raise",
-        expect: tuple[int, int, int] | None = None,  # of the directory, as open_reader takes it
+        expect: tuple[int, int, int] | None = None,  # identity of the directory, as in open_reader
         timestamp: TimestampSource | None = None,
-        over_gaps: bool = False,  # read on after segments that are missing; they count as skipped
+        over_gaps: bool = False,  # continue after missing segments, which count as skipped
     ) -> None:
         self._over_gaps = over_gaps
         self._open = partial(
@@ -242,27 +239,27 @@ class Recording:
             timestamp=timestamp,
             _expect=expect,
         )
-        self._asking = RLock()
-        self.scout = self._open(path)
-        self.path = self.scout.path
-        self._segment_size = self.scout.statistics().segment_size
-        self.skipped = 0  # damaged places that reading stepped over
+        self._finder_lock = RLock()
+        self.finder = self._open(path)
+        self.path = self.finder.path
+        self._segment_size = self.finder.statistics().segment_size
+        self.skipped = 0  # damaged places that reading skipped
         self.is_java = self._segment_size == 0
 
     def find(self, start: _Bound, end: _Bound) -> Any:
         """Return the range between two bounds."""
         found = ffi.new("ac_range_t *")
         error = new_error()
-        with self._asking:
-            check(lib.ac_reader_range(handle_of(self.scout), start, end, found, error), error)
+        with self._finder_lock:
+            check(lib.ac_reader_range(handle_of(self.finder), start, end, found, error), error)
         return found
 
     def count(self, part: Any) -> int:
         """Return how many messages there are in a range."""
         error = new_error()
         try:
-            with self._asking:
-                return check(lib.ac_reader_count(handle_of(self.scout), part, error), error)
+            with self._finder_lock:
+                return check(lib.ac_reader_count(handle_of(self.finder), part, error), error)
         except PositionLost as lost:
             nearest = self._after_gap(lost)
             before = lost.wanted.segment - 1, _OFFSET_MAX
@@ -271,13 +268,13 @@ class Recording:
             return sum(self.count(ffi.new("ac_range_t *", piece)) for piece in pieces)
 
     def _after_gap(self, lost: PositionLost) -> Position:
-        """Return where a segment that is missing is followed by others, if reading is to go on there."""
+        """Return where reading continues after a missing segment; raise ``lost`` if it must not."""
         if not self._over_gaps or lost.nearest <= lost.wanted:
             raise lost
         return lost.nearest
 
     def read(self, reader: Reader, read: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Yield what ``read`` gives, over segments that are missing if that is wanted."""
+        """Yield from ``read``, and continue after missing segments if ``over_gaps`` is set."""
         while True:
             try:
                 yield from read()
@@ -289,15 +286,15 @@ class Recording:
     def spans(self, part: Any) -> Spans:
         """Return the seqs of a range of a Java queue, cycle by cycle."""
         error = new_error()
-        room = _SPANS
+        capacity = _SPANS
         while True:
-            found = ffi.new("ac_span_t[]", room)
-            with self._asking:
-                handle = handle_of(self.scout)
-                count = check(lib.ac_reader_spans(handle, part, found, room, error), error)
-            if count <= room:
+            found = ffi.new("ac_span_t[]", capacity)
+            with self._finder_lock:
+                handle = handle_of(self.finder)
+                count = check(lib.ac_reader_spans(handle, part, found, capacity, error), error)
+            if count <= capacity:
                 return tuple(Span(s.first_seq, s.end_seq, s.bytes) for s in found[0:count])
-            room = count
+            capacity = count
 
     def part(self, first: Position, end: Position, until_ns: int | None) -> Any:
         """Return the range between two positions, up to and including a time."""
@@ -308,7 +305,7 @@ class Recording:
         return ffi.new("ac_range_t *", (*begin, *max(begin, stop)))
 
     def length(self, part: Any) -> int:
-        """Return how many bytes a range has at the most: a segment may have ended early."""
+        """Return the maximum size of a range in bytes; a segment may have ended early."""
         if self.is_java:
             return sum(span.size_bytes for span in self.spans(part))
         segments: int = part.end_segment - part.first_segment
@@ -316,38 +313,40 @@ class Recording:
         return length
 
     def rows_max(self, part: Any) -> int:
-        """Return how many records a range can have at the most."""
+        """Return how many records a range can have at most."""
         if self.is_java:
             return max(self.count(part), 1)
         return max(self.length(part) // _RECORD_BYTES_MIN, 1)
 
     def arrays(self, part: Any, layout: Any) -> "list[numpy.ndarray[Any, Any]]":
         """Return the payloads of a range as arrays over the segments."""
-        with self._asking:
-            return arrays(self.scout, part, layout)
+        with self._finder_lock:
+            return arrays(self.finder, part, layout)
 
     @contextmanager
     def reading(self, part: Any) -> Generator[Reader]:
-        """Give a reader of its own that has nothing but this range."""
-        if self.scout.closed:
+        """Yield a new reader that is limited to this range."""
+        if self.finder.closed:
             raise ClosedError("the queue is closed", path=self.path)
         with self._open(self.path) as reader:
             error = new_error()
             check(lib.ac_reader_read_range(handle_of(reader), part, error), error)
             yield reader
-            with self._asking:
+            with self._finder_lock:
                 self.skipped += reader.statistics().skipped_records
 
     def close(self) -> None:
-        """Release the queue; what another thread asks just now is answered first."""
-        if self.scout.closed:  # perhaps by a fork, while a thread that is not here had the lock
+        """Release the queue, after calls of other threads have ended."""
+        if (
+            self.finder.closed
+        ):  # in a forked child, where a thread of the parent may have held the lock
             return
-        with self._asking:
-            self.scout.close()
+        with self._finder_lock:
+            self.finder.close()
 
     def __del__(self) -> None:
-        # Nothing is lost without a close, unlike with a reader that has a position to commit.
-        if hasattr(self, "scout"):
+        # No ResourceWarning: this reader has no position to commit, so nothing is lost without close.
+        if hasattr(self, "finder"):
             self.close()
 
 
@@ -373,9 +372,9 @@ class Slice:
 
     @property
     def count(self) -> int:
-        """How many messages were written in it, from the indexes.
+        """Number of messages that were written, from the indexes.
 
-        Reading returns fewer if corrupt ones are skipped.
+        Reading returns fewer if it skips corrupt ones.
         """
         return self._recording.count(self._part)
 
@@ -398,7 +397,7 @@ class Slice:
         [1]
         """
         positive("rows", rows)
-        shape = self._shape(columns, codec, on_undecodable)  # says now what is wrong with them
+        shape = self._shape(columns, codec, on_undecodable)  # here, so that errors are raised now
         return self._batches(rows, shape, self._part)
 
     def _shape(
@@ -409,7 +408,7 @@ class Slice:
     ) -> "_PlainColumns | TypedColumns":
         if codec is None:
             return _PlainColumns(columns)
-        arrow()  # or say how to get it
+        require_arrow()
         from aiochronicle._columns.typed import TypedColumns
 
         return TypedColumns(
@@ -423,7 +422,9 @@ class Slice:
     def _batches(
         self, rows: int, shape: "_PlainColumns | TypedColumns", part: Any
     ) -> Iterator["pyarrow.RecordBatch"]:
-        # No larger buffers than needed: the last batch keeps its own whole.
+        from aiochronicle._columns.column_reader import ColumnReader
+
+        # Buffers no larger than needed, because the last batch keeps its buffers whole.
         rows = min(rows, self._recording.rows_max(part))
         with self._recording.reading(part) as reader:
             columns = ColumnReader(reader, shape.raw, shape.types)
@@ -432,8 +433,10 @@ class Slice:
 
     def _stretches(
         self, rows: int, columns: Sequence[str], types: Collection[int] | None
-    ) -> Iterator[Stretch]:
+    ) -> "Iterator[Stretch]":
         """Iterate over record batches of messages of some types, each with the seqs that it covers."""
+        from aiochronicle._columns.column_reader import ColumnReader
+
         rows = min(rows, self._recording.rows_max(self._part))
         with self._recording.reading(self._part) as reader:
             yield from ColumnReader(reader, columns, types).stretches(rows)
@@ -453,12 +456,13 @@ class Slice:
         codec: "OneType | None" = None,
         on_undecodable: "OnUndecodable" = "raise",
     ) -> "pyarrow.Table":
-        """Return all of it as a table, read by several threads if it is large.
+        """Return the whole slice as a table. Several threads read it if it is large.
 
-        With a ``codec`` (as in open_reader, for one type, or its name in the queue's schema.json) the rows
-        are the messages of this type, and each field is a column in place of the payload; a field whose name
-        is taken gets the name of the type in front. A payload that cannot be decoded raises DecodeError, or,
-        if ``on_undecodable`` is "null", the row has nulls, and the column ``_corrupt`` has the reason.
+        With a ``codec`` the rows are the messages of one type, and each field is a column in place of the
+        payload. ``codec`` is as in open_reader, but for one type, or the name of a type in the queue's
+        schema.json. If the name of a field is taken, its column has the name of the type as a prefix. A
+        payload that cannot be decoded raises DecodeError. If ``on_undecodable`` is "null", its row has
+        nulls instead, and the column ``_corrupt`` has the reason.
 
         >>> with Queue(queue) as whole:
         ...     whole.slice().to_arrow(["seq", "type_id"]).to_pylist()
@@ -473,6 +477,7 @@ class Slice:
         [{'seq': 0, 'price': 101.5}]
         """
         shape = self._shape(columns, codec, on_undecodable)
+        from pyarrow import Table
 
         def read(part: Any) -> "list[pyarrow.RecordBatch]":
             return list(self._batches(_TABLE_BATCH_ROWS, shape, part))
@@ -483,17 +488,16 @@ class Slice:
         else:
             with ThreadPoolExecutor(len(parts), thread_name_prefix="aiochronicle") as threads:
                 batches = [batch for found in threads.map(read, parts) for batch in found]
-        table: pyarrow.Table = arrow().Table.from_batches(batches, schema=shape.schema)
-        return table
+        return Table.from_batches(batches, schema=shape.schema)
 
     def _parts(self) -> list[Any]:
-        """Cut it into as many pieces of about equal size as there should be threads."""
+        """Divide the slice into ranges of about equal size, one for each thread."""
         count = self.count
         threads = min(len(os.sched_getaffinity(0)), _THREADS_MAX, count // _ROWS_PER_THREAD_MIN)
         first = next(iter(self), None) if threads > 1 else None
         if first is None:
             return [self._part]
-        # Any record is a good place to cut: a seq is only the quickest way to one in the middle.
+        # Any record is a good place to cut. Seqs are only the fastest way to find some.
         whole = Span(first.seq, first.seq + count)
         spans = self._recording.spans(self._part) if self._recording.is_java else (whole,)
         found = [
@@ -511,9 +515,9 @@ class Slice:
     def to_numpy(self, layout: Any) -> "list[numpy.ndarray[Any, Any]]":
         """Return the payloads as structured arrays over the mapped segments, one per segment.
 
-        Nothing is copied or read. ``layout`` is a Codec of the format "struct" or a numpy dtype, of the size
-        of every message. InvalidArgument if the messages have different sizes or types. The arrays stay valid
-        after the queue is closed; payloads are not checked (``verify`` does that).
+        Nothing is copied or read. ``layout`` is a Codec of the format "struct" or a numpy dtype whose size is
+        that of every message. InvalidArgument if the messages have different sizes or types. The arrays stay
+        valid after the queue is closed. Payloads are not checked (``verify`` does that).
 
         >>> with Queue(queue) as whole:
         ...     whole.slice().to_numpy("S5")
@@ -533,13 +537,12 @@ class Slice:
         compression: Compression = "zstd",
         progress: Callable[[ExportProgress], object] | None = None,
     ) -> int:
-        """Write it to a Parquet or Arrow file and return the number of rows.
+        """Write the slice to a Parquet or Arrow file and return the number of rows.
 
         ``columns`` and ``codec`` are those of ``to_arrow``. The file appears, or replaces an existing one,
-        when it is complete and on disk; on any error before, an exception (ExportFailed for the file) is
-        raised and nothing is left behind. ``progress`` is called after each row group, or batch. Arrow files
-        can be mapped into memory, and have only the compressions "none", "lz4" and "zstd". Blocks: in an
-        event loop use ``asyncio.to_thread``.
+        when it is complete and on disk. After an error (ExportFailed for the file) nothing is left behind.
+        ``progress`` is called after each row group or batch. Arrow files can be mapped into memory; their
+        compression is "none", "lz4" or "zstd". Blocks: in an event loop use ``asyncio.to_thread``.
 
         >>> with Queue(queue) as whole:
         ...     whole.slice().export(tmp_path / "hello.parquet")
@@ -570,10 +573,12 @@ class Slice:
         )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        from aiochronicle._columns.column_reader import arrow_schema, capsule
+
         return capsule(arrow_schema(), self.batches(), requested_schema)
 
     def _repr_html_(self) -> str:
-        """Show how much it is and its first messages, in a notebook."""
+        """Show the number of messages, and the first ones, in a notebook."""
         title = f"Slice of {self._recording.path}"
         try:
             count = self.count
@@ -583,10 +588,10 @@ class Slice:
             ]
         except ChronicleError as error:
             return titled(repr(self), table([("problem", error)]))
-        heads = ("seq", "type_id", "timestamp_ns", "payload")
+        headings = ("seq", "type_id", "timestamp_ns", "payload")
         left = count - len(first)
         more = f"… and {left:,} more" if left > 0 else ""
-        return titled(f"{title}: {count:,} messages", table(first, heads) if first else "", more)
+        return titled(f"{title}: {count:,} messages", table(first, headings) if first else "", more)
 
     def __repr__(self) -> str:
         part = self._part
@@ -602,11 +607,13 @@ def _preview(message: Message) -> str:
 
 
 class _PlainColumns:
-    """The columns as the engine fills them."""
+    """The columns that the engine fills, without decoding payloads."""
 
     types = None
 
     def __init__(self, columns: Sequence[str] | None) -> None:
+        from aiochronicle._columns.column_reader import arrow_schema
+
         self.raw = columns
         self.schema = arrow_schema(columns)
 
@@ -633,16 +640,16 @@ def _parts(part: Slice) -> tuple[Recording, Any]:
 
 
 def skipped_in(part: Slice, *, from_oldest: bool) -> int:
-    """Return how many damaged places were stepped over in it, and before it, if it is the first part."""
+    """Return how many damaged places were skipped in a slice; ``from_oldest``: also directly before it."""
     recording, bounds = _parts(part)
     if not from_oldest or recording.is_java:
         return recording.skipped
-    oldest = inspect(recording.path).first_segment  # which may be unreadable
+    oldest = inspect(recording.path).first_segment  # it may be unreadable
     return recording.skipped + int(bounds.first_segment > oldest)
 
 
 def damage_in(part: Slice) -> VerifyReport:
-    """Read a slice once more, and say what is damaged."""
+    """Read a slice once more and return what is damaged."""
     recording, bounds = _parts(part)
     with recording.reading(bounds) as reader:
         lib.ac_reader_report_corrupt(handle_of(reader))

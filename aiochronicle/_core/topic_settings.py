@@ -57,7 +57,7 @@ _BYTES = "a positive number of bytes"
 _SECONDS = "a positive number of seconds"
 _FLAG = "true or false"
 
-# For the text of errors: the key of a table, and what may stand there.
+# For error texts: the keys of a table, and which values they allow.
 ALLOWED = {
     "segment_size": "a multiple of 64 from 4096 to 4294967296",
     "roll": "a table with bytes, seconds or messages, or false",
@@ -87,7 +87,7 @@ ALLOWED = {
     "verify": _FLAG,
     "lock_timeout": "a number of seconds, 0 or more, or false",
     "format": '"native" or "cq4"',
-    "roll_cycle": "the name of a roll cycle of Java",
+    "roll_cycle": "the name of a Java roll cycle",
     "epoch": "a number of milliseconds",
     "shared": "true, false, or the name of the writer",
 }
@@ -115,7 +115,7 @@ def _none_if_false(key: str, value: object) -> object:
 
 
 def _explain(path: Path, keys: tuple[str, ...], table: Table, problem: str) -> InvalidConfiguration:
-    """Turn msgspec's text, ``what - at `$.key.key` ``, into one for the reader of the file."""
+    """Turn msgspec's text, ``what - at `$.key.key` ``, into one for the author of the file."""
     found = re.search(r" - at `\$\.([\w.]+)`$", problem)
     inside = tuple(found[1].split(".")) if found else ()
     value: Any = table
@@ -146,7 +146,7 @@ def dotted(keys: Iterable[str]) -> str:
 def _show(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # an int of more digits than Python prints
+    except ValueError:  # an int with more digits than Python converts
         text = f"this {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -168,7 +168,7 @@ def unknown(
     return invalid(
         path,
         (*keys, key),
-        f"unknown key {named} = {_show(value)}; did you mean {nearest[0]}? Known are {', '.join(known)}",
+        f"unknown key {named} = {_show(value)}; did you mean {nearest[0]}? Known keys: {', '.join(known)}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Checking every record that a reader comes to: what is damaged, and which messages are missing."""
+"""Checks every record of a reader: finds damage and missing messages."""
 
 from collections.abc import Callable
 
@@ -16,9 +16,10 @@ _PROBLEMS_MAX = 100
 class VerifyReport(HtmlStruct, frozen=True, kw_only=True):
     """Result of checking every record.
 
-    ``corrupt`` counts damaged places; a segment that is missing between others is one. ``missing_seqs`` is
-    how many messages of a native queue are lost there, as the seqs before and after show. ``problems`` has a
-    sentence for each of the first 100 places, ``first_problem`` the first of them, or None.
+    ``corrupt`` counts damaged places; a missing segment between others is one place. ``missing_seqs`` is
+    how many messages of a native queue are lost there, computed from the seqs before and after.
+    ``problems`` has a sentence for each of the first 100 places; ``first_problem`` is the first of them, or
+    None.
     """
 
     records: int
@@ -29,65 +30,65 @@ class VerifyReport(HtmlStruct, frozen=True, kw_only=True):
 
 
 def check_records(
-    reader: Reader, first_segment: Callable[[], int], tell: Callable[[], object] = lambda: None
+    reader: Reader, first_segment: Callable[[], int], advance: Callable[[], object] = lambda: None
 ) -> VerifyReport:
-    """Read to the end, over all damage. Segments that retention removes during the run are not damage.
+    """Read to the end, past all damage. Segments that retention removes meanwhile are not damage.
 
-    ``first_segment`` says which segment is the oldest now.
+    ``first_segment`` returns the oldest segment now; ``advance`` is called after each step.
     """
-    checking = _Checking(reader)
+    found = _Findings(reader)
     while True:
         try:
             if not (batch := reader.read_batch(_BATCH)):
                 break
-            checking.found(batch[0].seq, batch[-1].seq, len(batch))
+            found.add_records(batch[0].seq, batch[-1].seq, len(batch))
         except CorruptionError as error:
             skipped = reader.statistics().skipped_records
             reader.step_over()
             places = max(1, reader.statistics().skipped_records - skipped)
             at = "" if error.offset is None else f" at offset {error.offset}"
-            checking.damaged(places, f"{printable(error.path)}{at}", error)
+            found.add_damage(places, f"{printable(error.path)}{at}", error)
         except PositionLost as error:
             if error.nearest <= error.wanted:
                 raise
             is_removed = error.wanted.segment < first_segment()
             reader.seek_position(error.nearest)
             if is_removed:
-                checking.forget()
+                found.allow_gap()
             else:
-                checking.damaged(1, printable(error.path), error)
-        tell()
-    return checking.ended()
+                found.add_damage(1, printable(error.path), error)
+        advance()
+    return found.report()
 
 
-class _Checking:
+class _Findings:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        found = reader.statistics()
-        self._is_java = found.segment_size == 0
-        self._next: int | None = found.next_seq
-        if self._is_java or (found.next_seq == 0 and reader.position.segment > 0):
+        statistics = reader.statistics()
+        self._is_java = statistics.segment_size == 0
+        self._next: int | None = statistics.next_seq  # None: any seq may follow
+        if self._is_java or (statistics.next_seq == 0 and reader.position.segment > 0):
             self._next = None
         self._records = self._corrupt = self._missing = 0
         self._is_after_damage = False
         self._problems: list[str] = []
 
-    def found(self, first: int, last: int, count: int) -> None:
-        self._resume(first)
+    def add_records(self, first: int, last: int, count: int) -> None:
+        self._count_missing_before(first)
         self._records += count
         self._next = None if self._is_java else last + 1
 
-    def damaged(self, places: int, where: str, error: ChronicleError) -> None:
+    def add_damage(self, places: int, where: str, error: ChronicleError) -> None:
         self._corrupt += places
         self._is_after_damage = True
         if len(self._problems) < _PROBLEMS_MAX:
             self._problems.append(f"{where}: {error.detail}")
 
-    def forget(self) -> None:
+    def allow_gap(self) -> None:
         self._next = None
 
-    def ended(self) -> VerifyReport:
-        self._resume(self._reader.statistics().next_seq)
+    def report(self) -> VerifyReport:
+        self._count_missing_before(self._reader.statistics().next_seq)
         return VerifyReport(
             records=self._records,
             corrupt=self._corrupt,
@@ -96,15 +97,15 @@ class _Checking:
             problems=tuple(self._problems),
         )
 
-    def _resume(self, seq: int) -> None:
-        """Note which seqs are missing before this one, if there was damage."""
+    def _count_missing_before(self, seq: int) -> None:
+        """Count the seqs that are missing before this one, if there was damage."""
         if self._is_after_damage and self._next is not None and seq > self._next:
             self._missing += seq - self._next
             if self._corrupt and len(self._problems) < _PROBLEMS_MAX:
-                said = (
+                missing = (
                     f"seq {seq - 1:,} is"
                     if seq - 1 == self._next
                     else f"seqs {self._next:,} to {seq - 1:,} are"
                 )
-                self._problems[-1] += f"; {said} missing"
+                self._problems[-1] += f"; {missing} missing"
         self._is_after_damage = False

@@ -1,8 +1,7 @@
-"""The Writer class. writer_opening.py opens one, writer_sending.py encodes objects.
+"""The Writer class. writer_opening.py opens a writer, writer_sending.py encodes objects.
 
-The way of a message: ``Writer.append`` is a C method (csrc/python/writer_append.c) that copies the
-payload into the mapped segment, stores the commit word and wakes sleeping readers. What happens once
-per queue rather than once per message is here.
+``Writer.append`` is a C method (csrc/python/writer_append.c): it copies the payload into the mapped segment,
+stores the commit word and wakes sleeping readers. This module does the work that is not per message.
 """
 
 import asyncio
@@ -28,10 +27,10 @@ from aiochronicle._base.position import Position
 from aiochronicle._base.printable import printable
 from aiochronicle._core import engine_log
 from aiochronicle._core.causes import Cause, Causes
-from aiochronicle._core.health import Health, because, reason
+from aiochronicle._core.health import Health, format_reason, health_of
 from aiochronicle._core.live_settings import (
     LiveSettings,
-    SettingsOfWriter,
+    WriterSettings,
 )
 from aiochronicle._core.writer_sending import Format, SendingWriter
 from aiochronicle._core.writer_statistics import (
@@ -75,34 +74,34 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
         format: Format,  # noqa: A002
     ) -> None:
         super().__init__(address, clock, format)
-        self._settings = SettingsOfWriter(self._handle, self.path, wanted)
+        self._settings = WriterSettings(self._handle, self.path, wanted)
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Device and inode of the file by which the directory is this queue."""
+        """Device and inode of the file that identifies the queue."""
         found = ffi.new("ac_identity_t *")
         lib.ac_writer_identity(self._handle, found)
         return int(found.device), int(found.inode)
 
     @property
     def position(self) -> Position:
-        """Where the next record goes; in a Java queue, after the last message of this writer."""
+        """Position of the next record; in a Java queue, after the last message of this writer."""
         statistics = self.statistics()
         return Position(statistics.segment, statistics.offset)
 
     def flush_now(self) -> int:
-        """Make everything appended so far durable; return the seq before which all messages are.
+        """Make all messages appended so far durable; return the seq after the last of them.
 
-        The first failure poisons the writer: it must be closed and opened again.
+        The first failure poisons the writer: close it and open it again.
         """
         error = new_error()
         return check(lib.ac_writer_flush(self._handle, error), error)
 
     @staticmethod
     def flush_together(writers: "Sequence[Writer[Any]]") -> list[int | ChronicleError]:
-        """Flush many different writers with concurrent syncs.
+        """Flush several writers with concurrent syncs.
 
-        Returns for each, in order, what its ``flush_now`` would have returned or raised.
+        Returns, in their order, what ``flush_now`` of each would have returned or raised.
         """
         handles = ffi.new("ac_writer_t *[]", [writer._handle for writer in writers])
         results = ffi.new("int64_t[]", len(writers))
@@ -114,10 +113,10 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
         ]
 
     async def flush(self) -> int:
-        """Make everything appended so far durable; return the seq before which all messages are.
+        """Make all messages appended so far durable; return the seq after the last of them.
 
-        Runs in a thread. Callers that come while a sync is running share the next one, so a thousand
-        tasks cost a few syncs. Cancelled, the sync continues; nothing is lost either way.
+        Runs in a thread. Callers that arrive during a sync share the next one, so a thousand tasks cost a few
+        syncs. If the caller is cancelled, the sync continues; nothing is lost.
         """
         if self._group_commit is None:
             self._group_commit = GroupCommit(self.flush_now)
@@ -133,14 +132,15 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
         key: "Buffer | None" = None,
         headers: "Mapping[str, Buffer] | None" = None,
     ) -> int:
-        """Append a message and return its seq; where ``append`` raises QueueFull, wait for room.
+        """Append a message and return its seq; where ``append`` would raise QueueFull, wait for space.
 
-        Back-pressure for tasks: with a ``capacity`` the producer is as fast as the slowest open
-        reader. Messages of one task keep their order. Without a capacity it is ``append``. With
-        ``policy="block"`` the writer waits in a thread, for ``timeout_s`` at most; of a Java queue in
-        a thread for the lock, if another process holds it, and for a new file.
+        This is back-pressure for tasks: with a ``capacity``, the producer is as fast as the slowest open
+        reader. Messages of one task keep their order. Without a capacity it does the same as ``append``. With
+        ``policy="block"`` it waits in a thread, for at most ``timeout_s``. In a Java queue it also waits in a
+        thread for the lock, if another process holds it, and for a new file.
 
-        Cancelled while it waits for room, nothing was appended; in a thread it may have been.
+        If it is cancelled while the task waits for space, nothing was appended. If it is cancelled while a
+        thread waits, the message may be appended.
 
         >>> import asyncio
         >>> async def produce():
@@ -180,8 +180,8 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
     ) -> int:
         """Append a message and return its seq once it is on disk, without blocking the loop.
 
-        Readers see the message at once. Cancelled, the message stays appended and is on disk after
-        the next flush. In a Java queue it waits for the lock as ``append_async`` does.
+        Readers see the message at once. If cancelled, the message stays appended and is on disk after the
+        next flush. In a Java queue it waits for the lock like ``append_async``.
         """
         append = partial(
             self.append,
@@ -197,10 +197,10 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
         return seq
 
     async def drain(self) -> None:
-        """Return when the slowest live reader is within the capacity again; at once without one.
+        """Return when the slowest live reader is within the capacity again; at once without a capacity.
 
-        After QueueFull: when there is room for the message that was refused. Cancelling it has no
-        effect on the queue.
+        After QueueFull it returns when there is space for the refused message. Cancelling has no effect on
+        the queue.
         """
         pause_s = 0.0005
         while capacity_bytes := self._settings.capacity_bytes:
@@ -212,7 +212,7 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
             pause_s = min(pause_s * 2, 0.01)
 
     def mark_ready(self, **extra: Any) -> None:
-        """Publish the READY marker, by which discovery finds the queue."""
+        """Publish the READY marker, which lets discovery find the queue."""
         payload = {
             "version": READY_VERSION,
             "pid": os.getpid(),
@@ -220,22 +220,22 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
             **extra,
         }
         error = new_error()
-        import json  # a millisecond, which few programs need
+        import json  # here, because it takes a millisecond and few programs need it
 
         text = json.dumps(payload).encode()
         check(lib.ac_writer_mark_ready(self._handle, text, error), error)
 
     def last_cause(self, source: "int | _hot.Message") -> int | None:
-        """Return the newest ``cause`` seq from that queue among the messages here, or None.
+        """Return the seq of the newest message of a source queue that is a ``cause`` in this queue, or None.
 
         ``source`` is a queue id, or any message of the source queue. After a restart, a consumer that
         appends with ``cause=`` already has results for messages up to this seq. After a power cut the
-        source queue may have lost its end and assigned some seqs again: pass the message itself, and
-        a message with a reassigned seq counts as new.
-        Raises CorruptionError if it meets damaged messages: one of them may have had a newer cause.
+        source queue may have lost its end and assigned some seqs again. Pass a message as ``source`` then:
+        a message with a reassigned seq counts as new. Raises CorruptionError at damaged messages, which may
+        have had a newer cause.
 
-        Each call scans the newest segment, about 30 ms for a million messages, and older ones if it
-        has no such cause. To check many messages, call ``last_causes`` once and use its result.
+        Each call scans the newest segment (about 30 ms for a million messages), and older ones if that has no
+        such cause. To check many messages, call ``last_causes`` once and use its result.
         """
         self._refuse_causes()
         expect("source", "a queue id or a Message", (int, _hot.Message), source)
@@ -252,31 +252,31 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
         return source.seq - 1 if source.seq else None
 
     def last_causes(self, since_ns: int = 0) -> Causes:
-        """Return the last cause of every source: they tell which messages already have a result.
+        """Return the newest cause of every source queue: its messages up to there already have a result.
 
-        Scans the whole queue, a million messages in about 35 ms if it is in memory; with ``since_ns``
-        only back to the segment that begins before that time.
+        Scans the whole queue: about 35 ms for a million messages in memory. With ``since_ns`` it scans only
+        back to the segment that begins before that time.
         """
         self._refuse_causes()
         since = integer("since_ns", since_ns, 0)
         error = new_error()
         path = encode_path(self.path)
-        room = 64
+        capacity = 64
         while True:
-            causes = ffi.new("ac_cause_t[]", room)
-            count = check(lib.ac_queue_last_causes(path, since, causes, room, error), error)
-            if count <= room:
+            causes = ffi.new("ac_cause_t[]", capacity)
+            count = check(lib.ac_queue_last_causes(path, since, causes, capacity, error), error)
+            if count <= capacity:
                 found = (causes[i] for i in range(count))
                 return Causes({int(c.source): Cause(int(c.seq), int(c.epoch)) for c in found})
-            room = count
+            capacity = count
 
     def _refuse_causes(self) -> None:
         if self._format == "cq4":
-            what = "cause: a message of a Java queue has only its payload"
+            what = "a message of a Java queue has no cause, only a payload"
             raise NotSupported(what, path=self.path)
 
     def reader_lag(self) -> tuple[int, int]:
-        """Return (lag of the slowest open reader in bytes, number of open readers).
+        """Return the lag of the slowest open reader in bytes, and the number of open readers.
 
         Readers beyond ``Retention.reader_ttl_s`` or ``max_reader_lag`` do not count.
         """
@@ -294,9 +294,9 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
     ) -> None:
         """Change these settings while the writer is open; the others stay as they are.
 
-        They apply to the next append, to one that waits for capacity, and shortly after to the
+        They apply to the next append, to an append that is waiting for capacity, and soon afterwards to the
         background work. The queue's settings.toml takes precedence: see the function ``configure``.
-        May be called from any thread.
+        Thread-safe.
 
         >>> with open_writer(tmp_path / "ticks") as writer:
         ...     writer.configure(retention=Retention(max_bytes=1 << 30), flush=Batch(1 << 20, 0.1))
@@ -304,7 +304,7 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
         self._settings.change(retention=retention, capacity=capacity, flush=flush)
 
     def retain_now(self) -> None:
-        """Apply the retention rules once, without waiting for the housekeeper."""
+        """Apply the retention rules once, without waiting for the housekeeping thread."""
         error = new_error()
         check(lib.ac_writer_retain(self._handle, error), error)
 
@@ -316,25 +316,27 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
 
     @property
     def healthy(self) -> Health:
-        """Whether it can append: it is open, its queue is there, and no sync has failed."""
+        """Whether it can append: it is open, its queue exists, and no sync has failed."""
         if self.closed:
-            return because([reason("writer", self.path, "is closed")])
+            return health_of([format_reason("writer", self.path, "is closed")])
         statistics = self.statistics()
         if self.gone or statistics.sync_errors:  # either way it accepts no more messages
-            return because([reason("writer", self.path, f"has stopped: {statistics.last_error}")])
-        return because([])
+            return health_of(
+                [format_reason("writer", self.path, f"has stopped: {statistics.last_error}")]
+            )
+        return health_of([])
 
     @property
     def recovery(self) -> Recovery:
-        """What opening found and repaired."""
+        """Result of the recovery when the writer was opened."""
         report = ffi.new("ac_recovery_t *")
         lib.ac_writer_recovery(self._handle, report)
         return recovery_of(report)
 
     def close(self) -> None:
-        """Sync everything, mark the queue as cleanly closed, release the lock.
+        """Sync everything, mark the queue as cleanly closed, and release the lock.
 
-        A Java queue stays open for its other writers; only the messages of this one are synced.
+        A Java queue stays open for its other writers; only the messages of this writer are synced.
         """
         was_open = not self.closed
         try:
@@ -342,7 +344,7 @@ class Writer(SendingWriter[T_contra], Closing, Generic[T_contra]):
             if was_open:
                 _log.debug("%s: closed, next seq %d", printable(self.path), self.next_seq)
         finally:
-            engine_log.hand_over()
+            engine_log.log_waiting()
 
     def __repr__(self) -> str:
         if self.closed:

@@ -1,4 +1,4 @@
-"""The last writer of a queue, as any process can see it.
+"""Describes the current or last writer of a queue, from any process.
 
 A writer publishes its counters in the queue's statistics.meta about once a second (csrc/writer_published.h).
 Reading them costs the writer nothing and takes no lock.
@@ -44,15 +44,15 @@ _STATES: dict[int, Literal["open", "closed", "died"]] = {
     lib.AC_WRITER_DIED: "died",
 }
 
-_RATE_NS = 5 * 10**9  # a rate is that of so long, or of all there is
-_SHORT_NS = 5 * 10**8  # what happened in less says nothing about a second
-_RECENT_NS = 60 * 10**9  # failures are met again, and counted, once a second or so
-_STALE_NS = 3 * 10**9  # a writer that has not published for so long does not run
-_SILENT_S = 5.0  # it publishes about once a second, later on a busy machine
+_RATE_NS = 5 * 10**9  # rates are computed over this time, or over all samples
+_SHORT_NS = 5 * 10**8  # too short for a rate
+_RECENT_NS = 60 * 10**9  # lasting failures are counted again about once a second
+_STALE_NS = 3 * 10**9  # a writer that has not published for this long is not running
+_SILENT_S = 5.0  # a writer publishes about once a second, less often on a busy machine
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters at one moment; two samples give a rate. ``monotonic_ns`` is of CLOCK_MONOTONIC."""
+    """Counters at one moment; two samples give a rate. ``monotonic_ns`` is from CLOCK_MONOTONIC."""
 
     monotonic_ns: int
     time_ns: int
@@ -65,8 +65,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 class SlowAppend(msgspec.Struct, frozen=True, kw_only=True):
     """An append that took 100 microseconds or more off the fast path; 10 ms with ``flush="sync"``.
 
-    ``seq`` is that of its first message. ``cause`` is what took most of the time, as far as the
-    writer can know: an append that loses the processor on the fast path is not seen.
+    ``seq`` is that of its first message. ``cause`` is what took most of the time, as far as the writer knows.
+    An append that is preempted on the fast path is not detected.
     """
 
     time_ns: int
@@ -87,7 +87,7 @@ class SlowTotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentError(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure of background work, and how often it happened."""
+    """A failure of background work, and how often it occurred."""
 
     first_ns: int
     last_ns: int
@@ -99,14 +99,16 @@ class RecentError(msgspec.Struct, frozen=True, kw_only=True):
 class WriterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The current or last writer of a queue.
 
-    ``state`` is "open" (its process is alive), "closed", or "died" (killed, or lost power). An open writer is
-    ``stopped`` while its process is, by SIGSTOP or a debugger: it holds the queue and appends nothing.
-    ``silent_s`` is the time since its last sign of life, None as long as there is one at least every 5
-    seconds: a writer that is not stopped is silent if its background thread does not run. ``command`` is
-    empty if unknown. The fields after ``published_ns`` are of that time, and are None or empty if the writer
-    published nothing, as writers of other programs do. ``rate`` and ``rate_bytes`` are messages and bytes of
-    records per second, over the last five seconds. ``retention``, ``capacity`` and ``flush`` are the settings
-    in force. Any process that may write to the queue may have put the texts there.
+    ``state`` is "open" (its process is alive), "closed", or "died" (killed, or lost power). An open writer
+    is ``stopped`` while its process is stopped, by SIGSTOP or a debugger: it holds the queue and appends
+    nothing. ``silent_s`` is the time since its last sign of life, or None if that was less than 5 seconds
+    ago. A writer that is silent but not stopped has a background thread that does not run. ``command`` is
+    empty if unknown.
+
+    The fields after ``published_ns`` are of that time. They are None or empty if the writer published
+    nothing, which is the case for other programs. ``rate`` and ``rate_bytes`` are messages and bytes of
+    records per second, over the last five seconds. ``retention``, ``capacity`` and ``flush`` are the
+    settings in force. The texts are untrusted: any process that may write to the queue can change them.
     """
 
     state: Literal["open", "closed", "died"]
@@ -132,7 +134,7 @@ class WriterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def writer_of(path: str | os.PathLike[str]) -> WriterInfo | None:
-    """Return the current or last writer of the queue; None if it is unknown."""
+    """Return the current or last writer of the queue; None if unknown."""
     found = ffi.new("ac_queue_writer_t *")
     error = new_error()
     check(lib.ac_queue_writer(encode_path(path), found, error), error)
@@ -172,7 +174,7 @@ def writer_of(path: str | os.PathLike[str]) -> WriterInfo | None:
 
 
 def recent_errors(writer: WriterInfo) -> list[RecentError]:
-    """Return what an open writer failed to do lately, the newest last; it tries all of it again."""
+    """Return the recent failures of an open writer, newest last. The writer retries all of them."""
     if writer.state != "open":
         return []
     check_s = 0.0 if writer.retention is None else writer.retention.check_interval_s
@@ -182,13 +184,13 @@ def recent_errors(writer: WriterInfo) -> list[RecentError]:
 
 
 def failing_retention(writer: WriterInfo) -> RecentError | None:
-    """Return why the retention of an open writer fails; None if it does not, or nobody can tell."""
+    """Return why the retention of an open writer fails; None if it does not fail, or if that is unknown."""
     counts = writer.statistics
     if writer.retention is None or counts is None or not counts.retention_errors:
         return None
     found = recent_errors(writer)
     if counts.sync_errors or counts.seal_errors or counts.prealloc_errors or counts.populate_errors:
-        archive = writer.retention.archive  # the texts do not say which work failed
+        archive = writer.retention.archive  # the texts do not name the task that failed
         found = [one for one in found if archive and os.fspath(archive) in one.text]
     return found[-1] if found else None
 

@@ -1,4 +1,4 @@
-"""Appending objects: the types of a writer, and how each is encoded."""
+"""Appends objects: the types of a writer, and their encoders."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ Format = Literal["native", "cq4"]
 
 
 class SendingWriter(_hot.Writer, Generic[T_contra]):
-    """The part of a Writer that encodes objects."""
+    """Base of Writer that encodes objects."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SendingWriter(_hot.Writer, Generic[T_contra]):
 
     @property
     def format(self) -> Format:
-        """What the queue is: "native", or "cq4" for a Chronicle Queue of Java."""
+        """Format of the queue: "native", or "cq4" for a Java Chronicle Queue."""
         return self._format
 
     def send(
@@ -60,11 +60,11 @@ class SendingWriter(_hot.Writer, Generic[T_contra]):
         """Append an object of one of the codec's types; return its seq.
 
         EncodeError if it has another type or a value that does not fit. ``expires_ns`` is that of
-        ``append_expiring`` and excludes a cause; ``key`` and ``headers`` are those of ``append``.
-        Never blocks on I/O.
+        ``append_expiring`` and excludes a cause; ``key`` and ``headers`` are those of ``append``. Never
+        blocks on I/O.
 
-        A Java queue that was opened without a codec takes everything that ``cq4.encode_message``
-        does: strings, numbers, lists, dicts, Structs as objects with the same fields, and ``cq4.Call``.
+        A Java queue that was opened without a codec accepts everything that ``cq4.encode_message`` accepts:
+        strings, numbers, lists, dicts, Structs as objects with the same fields, and ``cq4.Call``.
 
         >>> import msgspec
         >>> class Trade(msgspec.Struct):
@@ -77,7 +77,9 @@ class SendingWriter(_hot.Writer, Generic[T_contra]):
         payload = encode(obj)
         if expires_ns is not None:
             if cause is not None:
-                raise InvalidArgument("a message that expires cannot name a cause as well")
+                raise InvalidArgument(
+                    "a message can have expires_ns or a cause, but not both: omit one of them"
+                )
             return self.append_expiring(
                 payload,
                 expires_ns,
@@ -107,7 +109,7 @@ class SendingWriter(_hot.Writer, Generic[T_contra]):
     ) -> range:
         """Append objects of one type that become visible all at once or not at all; return their seqs.
 
-        ``keys`` and ``headers`` are those of ``append_many``. If they have several types, or one
+        ``keys`` and ``headers`` are those of ``append_many``. If the objects have several types, or one
         cannot be encoded, nothing is appended and EncodeError is raised.
 
         >>> import msgspec
@@ -125,8 +127,8 @@ class SendingWriter(_hot.Writer, Generic[T_contra]):
             found = found or one
             if one[0] != found[0]:
                 raise EncodeError(
-                    f"{type(obj).__name__} is of another type than those before it; a batch has one"
-                    " type: send them type by type"
+                    f"{type(obj).__name__} differs from the type of the objects before it: send a batch for"
+                    " each type"
                 )
             payloads.append(one[1](obj))
         return self.append_many(
@@ -134,27 +136,29 @@ class SendingWriter(_hot.Writer, Generic[T_contra]):
         )
 
     def _type_of(self, obj: object) -> tuple[int, Callable[[Any], bytes]]:
-        """Return type_id and encoder for an object of none of the codec's types."""
+        """Return type_id and encoder for an object whose type is not in the codec."""
         known = ", ".join(known.__name__ for known in self._types)
         if known:
-            raise EncodeError(f"{type(obj).__name__} is none of the writer's types: {known}")
+            raise EncodeError(
+                f"{type(obj).__name__} is not a type of the writer, which has {known}"
+            )
         if self._format == "native":
-            raise EncodeError("the writer has no codec; give it one, or append bytes")
+            raise EncodeError("the writer has no codec: open it with codec=, or append bytes")
         from aiochronicle import cq4
 
         return 0, cq4.encode_message
 
     def method(self, name: str | int, *args: Any) -> int:
-        """Append a call, as a Java MethodWriter does, to a Java queue; return its index.
+        """Append a method call to a Java queue, like a Java MethodWriter; return its index.
 
-        A number is that of @MethodId. NotSupported in a native queue.
+        A number as ``name`` is that of @MethodId. NotSupported in a native queue.
 
         >>> with open_writer(tmp_path / "java", format="cq4") as writer:
         ...     _ = writer.method("price", "EURUSD", 1.25)
         """
         if self._format == "native":
             raise NotSupported(
-                "calls of methods are messages of Java queues; send an object of a codec's type",
+                "only Java queues have method calls: send an object of a codec's type",
                 path=self.path,
                 advice='Open the queue with format="cq4" to write calls that Java reads.',
             )
@@ -163,10 +167,10 @@ class SendingWriter(_hot.Writer, Generic[T_contra]):
         return self.append(cq4.encode_call(name, *args))
 
     def register(self, codec: TypeOrCodec | Registry | Sequence[TypeOrCodec]) -> None:
-        """Let ``send`` take these types too; ``codec`` is that of ``open_writer``.
+        """Make ``send`` accept these types, too; ``codec`` is that of ``open_writer``.
 
-        When it returns, the queue's schema.json is on disk, before any message of these types. A
-        Java queue has no schema.json: its messages contain the names of fields, and no ``type_id``.
+        When it returns, the queue's schema.json is on disk, before any message of these types. A Java queue
+        has no schema.json: its messages contain field names, and no ``type_id``.
         """
         if self._format == "cq4":
             self._register_java(codec)

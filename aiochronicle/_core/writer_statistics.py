@@ -1,4 +1,4 @@
-"""Counters of a writer, and what opening a queue for writing found."""
+"""Counters of a writer, and the result of its recovery."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ _DERIVED = {"last_error", "recovery"}
 
 
 def statistics_of(stats: Any, recovery: Recovery) -> WriterStatistics:
-    """Return what an ``ac_writer_stats_t`` holds."""
+    """Return the statistics in an ``ac_writer_stats_t``."""
     names = WriterStatistics.__struct_fields__
     values = {name: getattr(stats, name) for name in names if name not in _DERIVED}
     last_error = ffi.string(stats.last_error).decode("utf-8", "replace")
@@ -72,7 +72,7 @@ def statistics_of(stats: Any, recovery: Recovery) -> WriterStatistics:
 
 
 def recovery_of(report: Any) -> Recovery:
-    """Return what an ``ac_recovery_t`` holds."""
+    """Return the recovery in an ``ac_recovery_t``."""
     values = {name: getattr(report, name) for name in Recovery.__struct_fields__}
     flags = {"clean": bool(report.clean), "is_copy": bool(report.is_copy)}
     return Recovery(**{**values, **flags})

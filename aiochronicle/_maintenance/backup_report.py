@@ -31,9 +31,9 @@ class BackupProgress(HtmlStruct, frozen=True, kw_only=True):
 class BackupReport(HtmlStruct, frozen=True, kw_only=True):
     """A completed backup. ``path`` is a readable queue; ``corrupt`` counts damaged places.
 
-    ``left_out`` are readers whose positions could not be read, and why. The backup has all messages, but a
-    queue that is restored from it does not know them: they begin like new readers. ``replaced`` are segments
-    that were damaged in the backup before, which still has them so, and were copied from the queue again.
+    ``left_out`` has the readers whose positions could not be read, and why. The backup has all messages,
+    but in a queue that is restored from it these readers start like new ones. ``replaced`` lists segments
+    that are damaged in the previous backup, and were copied from the queue again.
     """
 
     path: str
@@ -53,9 +53,9 @@ class BackupReport(HtmlStruct, frozen=True, kw_only=True):
 
 
 def read_all(
-    reader: Reader[Any], end: Position, on_corrupt: str, tell: Callable[[int, int], object]
+    reader: Reader[Any], end: Position, on_corrupt: str, advance: Callable[[int, int], object]
 ) -> int:
-    """Read up to the end and check each record; return how many places are damaged."""
+    """Read up to the end and check each record; return the number of damaged places."""
     total = max(reader.lag.bytes, 1)
     corrupt = 0
     while True:
@@ -67,19 +67,18 @@ def read_all(
                 raise
             corrupt += 1
             reader.step_over()
-        tell(max(0, total - reader.lag.bytes), total)
+        advance(max(0, total - reader.lag.bytes), total)
     if reader.position < end and not corrupt:
         detail = (
-            f"ends in segment {reader.position.segment}, offset {reader.position.offset}, too early"
+            f"the copy ends too early, in segment {reader.position.segment},"
+            f" offset {reader.position.offset}"
         )
-        raise CorruptionError(
-            detail, path=reader.path, advice="The copy is not used. Run it again."
-        )
-    tell(total, total)
+        raise CorruptionError(detail, path=reader.path, advice="The copy was not used. Try again.")
+    advance(total, total)
     return corrupt
 
 
 def stamp_of(file: Path) -> Stamp:
-    """Return the identity of a file and its content, as far as stat tells."""
+    """Return the identity of a file and its content, as far as stat shows."""
     status = os.lstat(file)
     return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

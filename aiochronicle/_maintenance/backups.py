@@ -1,8 +1,8 @@
-"""Backups of queues in use.
+"""Backs up queues while they are in use.
 
-A backup contains everything up to the end of the queue at the moment the backup begins, and nothing after.
-Messages that a writer appends during the backup, and removals by retention, are left to the next one. Only
-read permission is needed, and neither writer nor readers are delayed.
+A backup contains everything up to the end of the queue at the moment the backup begins, and nothing later.
+The next backup has messages that a writer appends during this one, and removals by retention. A backup
+needs read permission only, and delays neither the writer nor readers.
 """
 
 import logging
@@ -59,9 +59,9 @@ __all__ = ["Backup", "BackupProgress", "BackupReport", "backup", "list_backups"]
 _log = logging.getLogger("aiochronicle.backup")
 
 _TRIES = 3
-_MODE = 0o600  # a backup is for the user who made it
+_MODE = 0o600  # a backup belongs to the user who created it
 _HEADER_BYTES = 64
-_HEADER_FLAGS = slice(12, 24)  # sealed, and where its records end
+_HEADER_FLAGS = slice(12, 24)  # the seal, and the end of the records
 
 
 class Backup(HtmlStruct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Backup(HtmlStruct, frozen=True, kw_only=True):
 
 
 def list_backups(directory: str | os.PathLike[str]) -> list[Backup]:
-    """List the complete backups in a directory, the oldest first.
+    """List the complete backups in a directory, oldest first.
 
     >>> _ = backup(queue, tmp_path / "backups")
     >>> [(found.number, found.messages) for found in list_backups(tmp_path / "backups")]
@@ -130,20 +130,20 @@ def backup(
     verify_all: bool = False,
     progress: Progress | None = None,
 ) -> BackupReport:
-    """Back up a queue, even while it is being written to.
+    """Back up a queue, even while a writer appends to it.
 
     Each queue needs its own directory of backups. The first backup copies everything; later ones copy new
     segments and the active one, and share the rest with the previous backup. On file systems with reflinks
-    nothing is copied at all. The copy is read back and checked (``verify_all``: everything). A shared
-    segment that turns out to be damaged is copied from the queue again, and is in ``replaced`` of the
-    report. When all of it is on disk the backup appears, and the oldest backups are removed until ``keep``
-    are left. If it is killed at any moment, earlier backups are unchanged.
+    no data is copied. The copied segments are read back and checked; with ``verify_all``, all segments. A
+    damaged shared segment is copied from the queue again, and is in ``replaced`` of the report. The backup
+    appears when all of it is on disk; then the oldest backups are removed until ``keep`` are left. If the
+    process is killed at any moment, earlier backups are unchanged.
 
-    CorruptionError if the queue is damaged, so that the last good backup stays; ``on_corrupt="keep"`` copies
-    the damage too. A reader whose position cannot be read is in ``left_out`` of the report, and in the log.
-    BackupError if the directory has backups of another queue, or of a later state of this one. The cycles of
-    a Java queue are its segments; the backup has the positions of its tailers. Blocks: in an event loop use
-    ``asyncio.to_thread``.
+    CorruptionError if the queue is damaged, so that the last good backup stays; ``on_corrupt="keep"``
+    copies the damage, too. A reader whose position cannot be read is in ``left_out`` of the report, and in
+    the log. BackupError if the directory has backups of another queue, or of a later state of this one. The
+    cycles of a Java queue are its segments; the backup has the positions of its tailers. Blocks: in an
+    event loop use ``asyncio.to_thread``.
 
     >>> report = backup(queue, tmp_path / "backups")
     >>> report.number, report.messages
@@ -159,7 +159,7 @@ def backup(
     info = inspect(source)
     if root.resolve().is_relative_to(source.resolve()):
         raise BackupError(
-            "is inside of the queue", path=str(root), advice="Choose a directory elsewhere."
+            "this directory is inside the queue", path=str(root), advice="Choose another directory."
         )
     with storage_errors(root), store.locked(root, make=True):
         store.sweep(root)
@@ -198,19 +198,20 @@ def _last(root: Path) -> tuple[int, Manifest] | None:
 
 def _refuse_other(root: Path, before: tuple[int, Manifest], queue_id: int, source: Path) -> None:
     same = before[1].queue_id == queue_id
-    if queue_id == 0:  # of another program, which gives none
+    if queue_id == 0:  # another program wrote the queue, and assigned no id
         same &= before[1].queue == utf8_name(os.path.abspath(source))
     if not same:
         raise BackupError(
-            f"has backups of another queue ({before[1].queue}, id {before[1].queue_id:016x})",
+            f"the directory has backups of another queue ({before[1].queue}, id"
+            f" {before[1].queue_id:016x})",
             path=str(root),
-            advice="Nothing was changed. Give each queue a directory of its own; a queue that was"
-            " restored with a new id is another one.",
+            advice="Nothing was changed. Use one directory for each queue. A queue that was restored with a"
+            " new id counts as another queue.",
         )
 
 
 class _Work:
-    """One backup being made."""
+    """One backup in progress."""
 
     def __init__(
         self,
@@ -238,17 +239,18 @@ class _Work:
             next_seq = reader.seq_at(end) or 0
         if self._before is not None and next_seq < self._before.next_seq:
             raise BackupError(
-                f"ends at seq {next_seq}, before the last backup of it, {self._before.next_seq}",
+                f"the queue ends at seq {next_seq}, before its last backup, which ends at"
+                f" {self._before.next_seq}",
                 path=str(self._source),
                 advice="Nothing was changed. The queue has lost messages that the backup has: restore"
-                " it, or back it up into another directory.",
+                " the queue, or back it up into another directory.",
             )
         try:
             stamps, fresh = self._copy_segments(end)
             self._copy_tail(end)
         except FileNotFoundError as error:
             raise BackupError(
-                "segments were removed faster than they could be copied",
+                "retention removed segments faster than they could be copied",
                 path=str(self._source),
                 advice="Nothing was changed. Let retention keep more, or back up to a faster disk.",
             ) from error
@@ -309,13 +311,13 @@ class _Work:
         )
 
     def _copy_segments(self, end: Position) -> tuple[dict[int, Stamp], set[int]]:
-        """Copy or share what is before the segment of the end; say which were copied."""
+        """Copy or share the segments before the last one; return their stamps, and which were copied."""
         stamps: dict[int, Stamp] = {}
         fresh: set[int] = set()
         while True:
             numbers = [number for number in _segments(self._source) if number < end.segment]
             _refuse_gap(self._source, [*numbers, end.segment])
-            for number in stamps.keys() - set(numbers):  # retention has removed it since
+            for number in stamps.keys() - set(numbers):  # retention has removed it
                 (self._part / _name(number)).unlink()
                 del stamps[number]
             missing = [number for number in numbers if number not in stamps]
@@ -348,7 +350,7 @@ class _Work:
         self._copy_small(index_name(number))
 
     def _is_known(self, number: int) -> bool:
-        """Return whether the backup before has this very segment."""
+        """Return whether the previous backup has the same segment, unchanged."""
         if self._before is None or number not in self._before.segments:
             return False
         return self._before.segments[number] == stamp_of(self._source / _name(number))
@@ -361,12 +363,12 @@ class _Work:
             except FileNotFoundError:
                 if name.endswith(SEGMENT_SUFFIX):
                     return False
-            except OSError:  # as many links as the file system allows
+            except OSError:  # the file system allows no more links
                 return False
         return True
 
     def _copy_tail(self, end: Position) -> None:
-        """Copy the segment of the end up to there."""
+        """Copy the last segment up to the end."""
         file = self._source / _name(end.segment)
         target = self._part / file.name
         if not file.exists() and end.offset <= _HEADER_BYTES:
@@ -390,7 +392,7 @@ class _Work:
             return
 
     def _copy_positions(self, end: Position) -> tuple[int, int]:
-        """Copy the positions of readers; one past the end is moved to it."""
+        """Copy the positions of readers; a position beyond the end is moved to the end."""
         readers = self._source / READERS
         try:
             names = sorted(path.name for path in readers.iterdir() if _is_position(path.name))
@@ -447,7 +449,7 @@ class _Work:
     def _verify(
         self, first: int, end: Position, on_corrupt: str
     ) -> tuple[int, int, tuple[int, int] | None]:
-        """Read what was copied; return how many messages the backup has, and how many places are damaged."""
+        """Read the copy from a segment on; return the number of messages, and of damaged places."""
         with open_reader(self._part, start="first") as reader:
             total = reader.lag.messages
             reader.seek_position(max(Position(first, _HEADER_BYTES), reader.position))
@@ -472,7 +474,7 @@ def last_message(reader: Reader[Any], end: Position) -> tuple[int, int] | None:
     try:
         reader.seek(next_seq - 1)
         message = reader.poll()
-    except CorruptionError:  # of any segment: it is found by the seqs of several
+    except CorruptionError:  # of any segment, because seek searches several
         with suppress(ChronicleError):
             reader.seek_position(Position(end.segment, _HEADER_BYTES))
             while batch := reader.read_batch():
@@ -491,7 +493,7 @@ def copy_tail(
     mode: int,
     advance: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Copy a segment up to the end of the queue; it may be sealed by now, and is not in the copy."""
+    """Copy a segment up to the end of the queue. It may be sealed by now, but the copy is not."""
     copy_file(source, target, mode=mode, length=length, advance=advance)
     fd = os.open(target, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -512,7 +514,7 @@ def describe_copy(
     mode: int,
     new_id: bool,
 ) -> None:
-    """Make a queue of the segments in a directory: its control block, and the durable position."""
+    """Turn the segments in a directory into a queue: write its control block and durable position."""
     described = ffi.new("ac_copy_t *")
     described.segment, described.offset = end
     described.next_seq = next_seq
@@ -532,8 +534,8 @@ def _is_position(name: str) -> bool:
 
 
 def _read_position(file: Path) -> tuple[bytes, Slot, os.stat_result] | None:
-    """Return what a position file says; None if the reader was forgotten, ValueError if it is damaged."""
-    for _ in range(_TRIES):  # a commit may be under way
+    """Return the content of a position file; None if the reader was forgotten, ValueError if damaged."""
+    for _ in range(_TRIES):  # a commit may be in progress
         content = read_small_file(str(file), 4096)
         if content is None:
             return None

@@ -1,4 +1,4 @@
-"""The directory of backups of one queue.
+"""Manages the directory with the backups of one queue.
 
 ::
 
@@ -6,8 +6,8 @@
     DIR/000007/     a backup: a queue that can be read like any other, but not written, and backup.json
     DIR/.part/      an incomplete backup, in progress or left by a killed process; never used
 
-A backup appears under its number by a rename, when all of it is on disk and verified. Unchanged segments are
-hard links to those of the previous backup. Nothing in a numbered directory is written again.
+A backup gets its number by a rename, when all of it is on disk and verified. Unchanged segments are hard
+links to those of the previous backup. Files in a numbered directory are never written again.
 """
 
 import fcntl
@@ -55,7 +55,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Owner(msgspec.Struct, frozen=True, array_like=True):
-    """Owner and mode of a file. The backup itself belongs to the user who made it."""
+    """Owner and mode of a file. The backup itself belongs to the user who created it."""
 
     user: int
     group: int
@@ -63,19 +63,19 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Owner":
-        """Take it from a file."""
+        """Return the owner and mode of a file."""
         return cls(status.st_uid, status.st_gid, status.st_mode & 0o777)
 
     def give(self, file: Path) -> None:
-        """Give a file to its owner, if this process may, and its mode in any case.
+        """Set the owner of a file, if this process may, and its mode in any case.
 
-        Something else may have the name by now: links are not followed, files with a second name not changed.
+        Something else may have this name now: links are refused, and so are files with a second name.
         """
         fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
             if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-                raise AccessDenied("has another name", path=str(file))
+                raise AccessDenied("the file has a second name (hard link)", path=str(file))
             if os.geteuid() == 0:
                 os.fchown(fd, self.user, self.group)
             os.fchmod(fd, self.mode)
@@ -85,7 +85,7 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
 
 @prepared
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What backup.json says."""
+    """The content of backup.json."""
 
     version: int = VERSION
     queue: str
@@ -113,27 +113,31 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def locked(directory: Path, *, make: bool) -> Generator[None]:
-    """Hold the directory of backups: alone to make one (and the directory), shared to use one."""
+    """Lock the directory of backups: exclusively (``make``) to create a backup, shared to use one.
+
+    With ``make`` the directory is created if it does not exist.
+    """
     if make:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_RDWR | os.O_CREAT if make else os.O_RDONLY)
     try:
         status = directory.stat()
         if status.st_uid not in (0, os.geteuid()):
-            detail = f"belongs to user {status.st_uid}, who could replace what is in it"
+            detail = f"the directory belongs to uid {status.st_uid}, who could replace its content"
             raise AccessDenied(detail, path=str(directory), advice="Use a directory of your own.")
         fd = os.open(directory / LOCK, flags, 0o600)
     except FileNotFoundError as error:
         raise BackupNotFound("there are no backups", path=str(directory)) from error
     except NotADirectoryError as error:
-        raise StorageError("is not a directory", path=str(directory), errno=error.errno) from error
+        detail = "this is not a directory"
+        raise StorageError(detail, path=str(directory), errno=error.errno) from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_NB | (fcntl.LOCK_EX if make else fcntl.LOCK_SH))
         except BlockingIOError:
-            what = "is in use: a backup is made, or one is restored"
+            what = "another process is creating or restoring a backup here"
             raise BackupError(
-                what, path=str(directory), advice="Try again when that is done."
+                what, path=str(directory), advice="Try again when it has finished."
             ) from None
         yield
     finally:
@@ -141,7 +145,7 @@ def locked(directory: Path, *, make: bool) -> Generator[None]:
 
 
 def generations(directory: Path) -> list[int]:
-    """Return the numbers of the backups that are complete, the oldest first."""
+    """Return the numbers of the complete backups, oldest first."""
     try:
         names = [path.name for path in directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -150,12 +154,12 @@ def generations(directory: Path) -> list[int]:
 
 
 def path_of(directory: Path, number: int) -> Path:
-    """Return where a backup is."""
+    """Return the directory of a backup."""
     return directory / f"{number:06d}"
 
 
 def read_manifest(generation: Path) -> Manifest:
-    """Return what a backup says about itself."""
+    """Read the manifest of a backup."""
     file = generation / MANIFEST
     try:
         content = read_small_file(str(file), _MANIFEST_BYTES_MAX)
@@ -165,28 +169,31 @@ def read_manifest(generation: Path) -> Manifest:
     except ValueError as error:
         raise BackupError(f"cannot be used: {printable(error)}", path=str(file)) from error
     if manifest.version != VERSION:
-        raise UnsupportedVersion(f"version {manifest.version}, not {VERSION}", path=str(file))
+        raise UnsupportedVersion(
+            f"the backup has version {manifest.version}, this program knows {VERSION}",
+            path=str(file),
+        )
     return manifest
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove one of our directories, if it exists."""
+    """Remove a directory that this module created, if it exists."""
     if directory.exists():
         shutil.rmtree(directory)
 
 
 def sweep(directory: Path) -> None:
-    """Remove what a process that was killed has left."""
+    """Remove the directories that a killed process has left."""
     for name in (PART, _GOING):
         remove_tree(directory / name)
 
 
 def keep_newest(directory: Path, count: int) -> list[int]:
-    """Remove all backups but the newest; return the numbers of those that are gone."""
-    gone = generations(directory)[:-count]
-    for number in gone:  # one that is half gone has a name that nobody takes for a backup
+    """Remove all backups except the newest ``count``; return the numbers of those that were removed."""
+    removed = generations(directory)[:-count]
+    for number in removed:  # renamed first, so that a half-removed backup does not look like one
         path_of(directory, number).rename(directory / _GOING)
         remove_tree(directory / _GOING)
-    if gone:
+    if removed:
         sync_directory(directory)
-    return gone
+    return removed

@@ -1,6 +1,6 @@
-"""Shared segments that turn out to be damaged: they are copied from the queue again.
+"""Copies damaged shared segments of a backup from the queue again.
 
-Backups share unchanged segments, so the damage of one would be in all that follow.
+Backups share unchanged segments, so damage in one backup would be in all later ones.
 """
 
 import logging
@@ -19,10 +19,10 @@ Found = TypeVar("Found")
 
 
 class Healing(Generic[Found]):
-    """Verifies a copy, and replaces what is damaged in it though the queue has it sound.
+    """Verifies a copy, and replaces shared segments that are damaged in it but not in the queue.
 
-    ``number_of`` gives the number of the segment in a file of this name, ``verify`` reads what there is from
-    a segment on, ``copy`` copies one from the queue. ``fresh`` are the segments that are no shared ones.
+    ``number_of`` returns the number of the segment in a file, ``verify`` reads the copy from a segment on,
+    and ``copy`` copies a segment from the queue. ``fresh`` are the segments that are not shared.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Healing(Generic[Found]):
     ) -> None:
         self.replaced: list[int] = []
         self._source = source
-        self._numbers = numbers  # in order; the last is that of the end, and never shared
+        self._numbers = numbers  # in order; the last one contains the end, and is never shared
         self._fresh = fresh
         self._number_of = number_of
         self._verify = verify
@@ -76,24 +76,24 @@ class Healing(Generic[Found]):
             raise BackupError(
                 f"segment {number} is damaged in earlier backups, and was just removed from the queue",
                 path=str(self._source),
-                advice="Nothing was changed. Run it again.",
+                advice="Nothing was changed. Try again.",
             ) from error
         self._fresh.add(number)
         self.replaced.append(number)
         _log.warning(
-            "%s: segment %d is damaged in the backup before, and was copied again: %s",
+            "%s: segment %d is damaged in the previous backup, and was copied again: %s",
             printable(self._source),
             number,
             printable(error.detail),
         )
 
     def _in_queue(self, error: CorruptionError) -> CorruptionError:
-        """Say it of the queue's file, which the copy was made of."""
+        """Return the error with the path of the queue's file, the source of the copy."""
         return CorruptionError(
             error.detail,
             path=str(self._source / Path(error.path or "").name),
             offset=error.offset,
-            advice="No backup was made, and earlier ones are as before. Repair the queue from one of them, or"
-            ' back it up as it is, with on_corrupt="keep" (aioc backup --keep-damaged). If aioc verify finds'
-            " the queue sound, only the copy was damaged: run it again.",
+            advice="No backup was created; earlier ones are unchanged. Repair the queue from one of them, or"
+            ' back it up with its damage, with on_corrupt="keep" (aioc backup --keep-damaged). If aioc verify'
+            " finds no damage in the queue, only the copy was damaged: try again.",
         )

@@ -1,10 +1,11 @@
-"""Backups of Java queues that are in use: their cycles are the segments.
+"""Backs up Java queues while they are in use: their cycles are the segments.
 
-Records are never changed once they are there, so the file of a cycle is copied up to the message at
-which the backup ends; what is changed in place (writePosition, the index, metadata.cq4t) is put back
-to that moment by the engine (csrc/cq4_copy.c). No lock is taken, and read permission is enough.
+Records never change after they are written, so the file of a cycle is copied up to the message at which the
+backup ends. The engine then resets what changes in place (writePosition, the index, metadata.cq4t) to that
+moment (csrc/cq4_copy.c). The backup takes no lock and needs read permission only.
 
-Java's files have no checksums, so the backup has a digest of each: by it damage is found that can be read.
+Java's files have no checksums, so the backup stores a digest of each file. The digest detects damage that can
+still be read.
 """
 
 import errno
@@ -42,7 +43,7 @@ _MODE = 0o600
 
 
 class JavaWork:
-    """One backup of a Java queue being made."""
+    """One backup of a Java queue in progress."""
 
     def __init__(
         self,
@@ -54,9 +55,9 @@ class JavaWork:
     ) -> None:
         if not (source / JAVA_TABLE).exists():
             raise NotSupported(
-                "backup: not for queues of Chronicle Queue before 5.16.9",
+                "backup does not support queues of Chronicle Queue before 5.16.9",
                 path=str(source),
-                advice="Copy its directory while no process has it open.",
+                advice="Copy the directory while no process has the queue open.",
             )
         self._source = source
         self._part = part
@@ -67,16 +68,17 @@ class JavaWork:
         self._reflinked = True
 
     def run(self, number: int, on_corrupt: str, *, verify_all: bool) -> BackupReport:
-        """Copy, end, verify and describe it."""
+        """Copy the files, end the copy, verify it, and write its manifest."""
         with open_reader(self._source, start="last") as reader:
             end = reader.position
             next_seq = reader.statistics().next_seq
         if self._before is not None and next_seq < self._before.next_seq:
             raise BackupError(
-                f"ends at index {next_seq:#x}, before the last backup of it, {self._before.next_seq:#x}",
+                f"the queue ends at index {next_seq:#x}, before its last backup, which ends at"
+                f" {self._before.next_seq:#x}",
                 path=str(self._source),
                 advice="Nothing was changed. The queue has lost messages that the backup has: restore"
-                " it, or back it up into another directory.",
+                " the queue, or back it up into another directory.",
             )
         names = {one.segment: one.file for one in why_kept(self._source)}
         names = {cycle: name for cycle, name in names.items() if cycle <= end.segment}
@@ -85,9 +87,9 @@ class JavaWork:
             copy_file(self._source / JAVA_TABLE, self._part / JAVA_TABLE, mode=_MODE)
         except FileNotFoundError as error:
             raise BackupError(
-                "files of cycles were removed while they were copied",
+                "another process removed files of cycles while they were being copied",
                 path=str(self._source),
-                advice="Nothing was changed. Run it again.",
+                advice="Nothing was changed. Try again.",
             ) from error
         moved = 0
 
@@ -129,7 +131,7 @@ class JavaWork:
     def _copy_files(
         self, names: dict[int, str], end: Position
     ) -> tuple[dict[int, Stamp], set[int]]:
-        """Copy or share the files; say which of finished cycles were copied."""
+        """Copy or share the files; return the stamps of finished cycles, and which of them were copied."""
         stamps: dict[int, Stamp] = {}
         fresh: set[int] = set()
         self._total = end.offset + sum(
@@ -144,7 +146,7 @@ class JavaWork:
                 os.truncate(target, source.stat().st_size)
                 self._copied += end.offset
                 continue
-            # What is stored into a page that is dirty already leaves no trace in the times of the file.
+            # Sync first: a store into a page that is already dirty does not change the file's times.
             _sync(source)
             stamps[cycle] = stamp_of(source)
             if not self._share(cycle, name, stamps[cycle]):
@@ -164,7 +166,7 @@ class JavaWork:
         return True
 
     def _compare(self, name: str) -> None:
-        """Raise CorruptionError unless a shared file is as it was copied."""
+        """Raise CorruptionError if a shared file has changed since it was copied."""
         if self._before is not None:
             _compare(self._part / name, self._before.digests.get(name))
 
@@ -248,7 +250,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 def _digest_of(file: Path) -> str:
-    """Return a digest of the content of a file, whichever zeros of it are holes."""
+    """Return a digest of the content of a file, which does not depend on its holes."""
     found = hashlib.sha256()
     fd = open_regular(str(file))
     try:
@@ -257,7 +259,7 @@ def _digest_of(file: Path) -> str:
             try:
                 data = os.lseek(fd, offset, os.SEEK_DATA)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                if error.errno == errno.ENXIO:  # the rest is a hole
                     break
                 raise
             offset = max(offset, data - data % _BLOCK_BYTES)
@@ -271,13 +273,15 @@ def _digest_of(file: Path) -> str:
 
 
 def _compare(file: Path, digest: str | None) -> None:
-    """Raise CorruptionError unless the file has this digest; None: no earlier backup has noted one."""
+    """Raise CorruptionError unless the file has this digest; None: no earlier backup stored one."""
     if digest is not None and _digest_of(file) != digest:
-        raise CorruptionError("is not as it was when it was copied from the queue", path=str(file))
+        raise CorruptionError(
+            "the file has changed since it was copied from the queue", path=str(file)
+        )
 
 
 def _count_tailers(queue: Path) -> int:
-    """Return how many named tailers there are, without looking at where they are."""
+    """Return the number of named tailers, without reading their positions."""
     error = new_error()
     return check(lib.ac_queue_readers(encode_path(queue), ffi.NULL, 0, error), error)
 
@@ -287,7 +291,8 @@ def fill_java(part: Path, backup: Path, manifest: Manifest, progress: Progress) 
     names = [*manifest.files.values(), JAVA_TABLE]
     if any(name != Path(name).name or not name.endswith(JAVA_SUFFIXES) for name in names):
         raise BackupError(
-            "names files that are none of a queue's", path=str(backup / store.MANIFEST)
+            "the manifest names files that do not belong to a queue",
+            path=str(backup / store.MANIFEST),
         )
     total = sum((backup / name).stat().st_blocks * 512 for name in names)
     done = 0

@@ -1,4 +1,4 @@
-"""Data that repairs have set aside: ``recovered/`` of a queue."""
+"""Reads data that repairs have set aside in ``recovered/`` of a queue."""
 
 import mmap
 import os
@@ -39,7 +39,7 @@ class RecoveredPart(HtmlStruct, frozen=True, kw_only=True):
 
 
 class RecoveredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A record with a valid checksum. ``offset`` is its place in the file."""
+    """A record with a valid checksum. ``offset`` is its offset in the file."""
 
     seq: int
     timestamp_ns: int
@@ -93,15 +93,15 @@ def _part(file: Path) -> RecoveredPart:
 def read_recovered(path: str | os.PathLike[str], name: str) -> Iterator[RecoveredMessage]:
     """Yield the intact records of a file that was set aside, in the order of the file.
 
-    They are not in the queue, and may never have been complete or in order: you decide which of them count.
-    Bytes that are not a record are skipped.
+    They are not in the queue, and may never have been complete or in order, so the caller decides which of
+    them to use. Bytes that are not a record are skipped.
 
     >>> list(read_recovered(queue, "000000000-1.q"))
     Traceback (most recent call last):
     aiochronicle.errors.InvalidArgument: there is no 000000000-1.q in recovered/
     """
     directory = Path(pathname("path", path)) / RECOVERED
-    if expect("name", "the name of a part", str, name) != Path(name).name or name in (
+    if expect("name", "the name of a file", str, name) != Path(name).name or name in (
         "",
         ".",
         "..",
@@ -136,7 +136,7 @@ def _records(fd: int, offset: int) -> Iterator[RecoveredMessage]:
 
 
 def _record_at(content: mmap.mmap, offset: int) -> tuple[RecoveredMessage, int] | None:
-    """Return the record and how many bytes it has, or None if there is no sound one."""
+    """Return the record at an offset and its size, or None if there is no valid one."""
     if offset + _HEADER_BYTES > len(content):
         return None
     length, version, zeros, seq, timestamp_ns, type_id, flags, checksum = RECORD.unpack_from(

@@ -1,7 +1,7 @@
-"""Repairs beyond what opening for writing does by itself.
+"""Repairs queues beyond what opening for writing does.
 
-Nothing is destroyed: replaced files go to ``recovered/`` first. Damaged messages that no backup has stay
-where they are, and readers report them; hiding them would be a silent loss.
+Nothing is destroyed: files that are replaced go to ``recovered/`` first. Damaged messages that no backup has
+stay where they are, and readers report them, because hiding them would be a silent loss.
 """
 
 import fcntl
@@ -61,24 +61,24 @@ _QUEUE_ID = slice(32, 40)  # in control.meta
 _HOME = slice(136, 144)
 _BATCH = 4096
 _NO_BACKUP = "Give a backup of the queue that has it, with backup= (aioc repair --backup DIR)"
-_SALVAGE = "set what follows aside with salvage=True (aioc repair --salvage)"
-_READ_ON = {
-    "segment": 'let readers step over it: on_corrupt="skip" in programs; --skip-corrupt of aioc cat, tail,'
+_SALVAGE = "set the rest aside with salvage=True (aioc repair --salvage)"
+_SKIP = {
+    "segment": 'let readers skip it: on_corrupt="skip" in programs; --skip-corrupt of aioc cat, tail,'
     " export and convert",
-    "missing": "let readers go on after it: seek_position(error.nearest) in programs, which raise"
-    " PositionLost; --skip-corrupt of aioc cat, tail, export and convert",
+    "missing": "let readers continue after it: seek_position(error.nearest) after PositionLost in"
+    " programs; --skip-corrupt of aioc cat, tail, export and convert",
 }
-_NOT_TAKEN = (
-    "The segment that was being written is not taken from a backup, which has only part of it: restore the"
-    " queue, with aioc restore"
+_ACTIVE_SEGMENT = (
+    "A backup has only part of the segment that was being written: restore the queue, with aioc"
+    " restore"
 )
 
 
 class Finding(HtmlStruct, frozen=True, kw_only=True):
     """A problem. ``kind`` is one of the words in the documentation of ``repair``.
 
-    ``remedy`` is what was done about it if it is ``fixed``, otherwise what can be done. ``set_aside`` is
-    where the bad part is now.
+    If the problem is ``fixed``, ``remedy`` is what was done, otherwise what can be done. ``set_aside`` is
+    where the damaged part is now.
     """
 
     kind: str
@@ -90,7 +90,7 @@ class Finding(HtmlStruct, frozen=True, kw_only=True):
 
 
 class RepairReport(HtmlStruct, frozen=True, kw_only=True):
-    """The findings. ``recovery`` is what opening for writing did at the end; None in a dry run."""
+    """The findings. ``recovery`` is the result of opening for writing at the end; None in a dry run."""
 
     path: str
     dry_run: bool
@@ -114,20 +114,21 @@ def repair(
     """Find damage in a queue without an open writer, and repair what can be repaired.
 
     ``backup`` is a directory of backups of this queue, from which damaged parts are replaced. ``salvage``
-    permits to set aside messages that may have been durable, as ``recover="salvage"`` of open_writer. With
+    permits setting aside messages that may have been durable, like ``recover="salvage"`` of open_writer. With
     ``dry_run`` nothing is changed, and a finding is ``fixed`` if it would be. ``progress`` is called with the
     bytes read and the total.
 
     ============== ===============================================================================
-    kind           what is done
+    kind           problem and repair
     ============== ===============================================================================
-    control        control.meta is lost or damaged: recreated, with the id of the backup if there
-                   is one, else with a new one
-    segment        records in it are damaged: the file is replaced from the backup
-    missing        a segment is missing: taken from the backup
-    position       the position of a reader is damaged: set aside, the reader is then a new one
-    schema         schema.json is damaged: replaced from the backup
-    end            the last writer did not close the queue: what open_writer does
+    control        control.meta is missing or damaged: it is recreated, with the id of the backup
+                   if there is one, otherwise with a new id
+    segment        records are damaged: the segment is replaced from the backup
+    missing        a segment is missing: it is copied from the backup
+    position       the position of a reader is damaged: it is set aside, and the reader starts like
+                   a new one
+    schema         schema.json is damaged: it is replaced from the backup
+    end            the last writer did not close the queue: the same repair as by open_writer
     ============== ===============================================================================
 
     LockedError while the queue has a writer. Blocks: in an event loop use ``asyncio.to_thread``.
@@ -139,7 +140,7 @@ def repair(
     with storage_errors(queue):
         refuse_java("repair", queue)
         if not queue.is_dir() or not (_segments(queue) or (queue / CONTROL).exists()):
-            raise QueueNotFound("no such queue", path=str(queue))
+            raise QueueNotFound("there is no queue", path=str(queue))
         if not dry_run:
             refuse_backup(queue)
     with storage_errors(queue), _source(backup) as source:
@@ -161,7 +162,7 @@ def _mode(queue: Path) -> int:
 def _open(queue: Path, work: "_Work", *, salvage: bool) -> tuple[Recovery | None, list[Finding]]:
     """Open the queue as its next writer would, which repairs its end.
 
-    With ``salvage`` segments that prevent it are set aside.
+    With ``salvage``, segments that prevent this are set aside.
     """
     findings: list[Finding] = []
     while True:
@@ -170,7 +171,7 @@ def _open(queue: Path, work: "_Work", *, salvage: bool) -> tuple[Recovery | None
                 queue,
                 recover="salvage" if salvage else "auto",
                 mode=_mode(queue),
-                _obey_file=False,  # its retention would remove segments
+                _use_settings_file=False,  # its retention would remove segments
             ) as writer:
                 recovery = writer.recovery
         except SalvageRequired as error:
@@ -189,7 +190,7 @@ def _open(queue: Path, work: "_Work", *, salvage: bool) -> tuple[Recovery | None
 
 
 def _prevents_opening(error: CorruptionError, aside: str | None) -> Finding:
-    remedy = "set aside; aioc recovered shows what can be read of it"
+    remedy = "set aside; aioc recovered shows its readable messages"
     if aside is None:
         remedy = f"{_NO_BACKUP}, restore the queue, or {_SALVAGE}"
     return Finding(
@@ -216,12 +217,14 @@ def _end_repaired(queue: Path, recovery: Recovery) -> list[Finding]:
     if recovery.clean:
         return []
     aside = recovery.torn_records or recovery.bytes_set_aside or recovery.segments_set_aside
-    detail = f"the last writer did not close it; {recovery.records_scanned:,} records were checked"
+    detail = (
+        f"the last writer did not close the queue; checked {recovery.records_scanned:,} records"
+    )
     remedy = "nothing was lost"
     if aside:
         remedy = (
-            f"{recovery.torn_records} torn records were cut, {recovery.bytes_set_aside:,} bytes and"
-            f" {recovery.segments_set_aside} segments set aside"
+            f"cut {recovery.torn_records} torn records, set aside {recovery.bytes_set_aside:,} bytes and"
+            f" {recovery.segments_set_aside} segments"
         )
     return [
         Finding(
@@ -237,7 +240,7 @@ def _end_repaired(queue: Path, recovery: Recovery) -> list[Finding]:
 
 @contextmanager
 def _source(backup: str | os.PathLike[str] | None) -> Generator[Path | None]:
-    """Lock the backups while they are used; yields the newest."""
+    """Lock the backups while they are in use, and yield the newest."""
     if backup is None:
         yield None
         return
@@ -251,7 +254,7 @@ def _source(backup: str | os.PathLike[str] | None) -> Generator[Path | None]:
 
 @contextmanager
 def _alone(queue: Path, *, take: bool) -> Generator[None]:
-    """Keep writers out, as a writer does."""
+    """Hold the writer's lock: exclusively with ``take``, otherwise shared."""
     file = queue / WRITER_LOCK
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_RDWR if take else os.O_RDONLY)
     try:
@@ -267,7 +270,9 @@ def _alone(queue: Path, *, take: bool) -> Generator[None]:
             fcntl.flock(fd, fcntl.LOCK_NB | (fcntl.LOCK_EX if take else fcntl.LOCK_SH))
         except BlockingIOError:
             raise LockedError(
-                "has a writer", path=str(queue), advice="End it first; aioc who names it."
+                "the queue has a writer",
+                path=str(queue),
+                advice="Close it first; aioc who names the process.",
             ) from None
         yield
     finally:
@@ -283,7 +288,7 @@ def _create_lock(file: Path) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make a directory in a queue, unless it is there."""
+    """Create a directory in a queue if it does not exist."""
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:
@@ -291,24 +296,22 @@ def _make_directory(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         with os.scandir(fd) as entries:
-            is_ours = (
-                next(entries, None) is None
-            )  # the owner of the queue may have put another there
-        if is_ours:
+            is_new = next(entries, None) is None  # the owner of the queue may have replaced it
+        if is_new:
             _give_to_owner(fd, directory.parent)
     finally:
         os.close(fd)
 
 
 def _give_to_owner(fd: int, directory: Path) -> None:
-    """Give a file that root made to the owner of the queue, whose processes must be able to use it."""
+    """Give a file that root created to the owner of the queue, whose processes must be able to use it."""
     if os.geteuid() == 0:
         status = directory.stat()
         os.fchown(fd, status.st_uid, status.st_gid)
 
 
 class _Work:
-    """One queue under repair. Each step yields what it found, done about or not."""
+    """The repair of one queue. Each step yields its findings, fixed or not."""
 
     def __init__(
         self,
@@ -344,7 +347,7 @@ class _Work:
         )
 
     def _set_aside(self, file: Path, name: str | None = None) -> str | None:
-        """Move a file to recovered/, under a name that is free; None in a dry run, or if there is none."""
+        """Move a file to recovered/ under a free name; None in a dry run, or if there is no such file."""
         if self._dry_run or not os.path.lexists(file):
             return None
         directory = self._queue / RECOVERED
@@ -358,25 +361,25 @@ class _Work:
         return str(target)
 
     def set_segment_aside(self, file: Path) -> str | None:
-        """Move a segment to recovered/, named as the engine does."""
+        """Move a segment to recovered/, under the name that the engine would use."""
         number = int(file.name.removesuffix(SEGMENT_SUFFIX))
         epoch = inspect(self._queue).writer_epoch
         return self._set_aside(file, f"{number:09d}-{epoch}{SEGMENT_SUFFIX}")
 
     def no_backup(self, number: int | None = None) -> str:
-        """Return what to do about a segment that the backup does not replace; None is the last one."""
+        """Return the advice for a segment that the backup does not replace; None means the last one."""
         if self._manifest is None:
             return _NO_BACKUP
         if number is None:
             number = max(_segments(self._queue), default=-1) + 1
-        return _NOT_TAKEN if number >= self._manifest.end_segment else _NO_BACKUP
+        return _ACTIVE_SEGMENT if number >= self._manifest.end_segment else _NO_BACKUP
 
     def _refuse_other_backup(self) -> None:
         if self._manifest is not None and self._manifest.queue_id != inspect(self._queue).queue_id:
             raise BackupError(
-                f"is of another queue, {self._manifest.queue}",
+                f"this is a backup of another queue, {self._manifest.queue}",
                 path=str(self._source),
-                advice="Nothing was taken from it. Give a backup of this one.",
+                advice="Nothing was copied from it. Give a backup of this queue.",
             )
 
     def _check_control(self) -> Iterator[Finding]:
@@ -385,7 +388,7 @@ class _Work:
         except (CorruptionError, NotAQueue, QueueNotFound) as error:
             file = self._queue / CONTROL
             if os.path.lexists(file) and os.lstat(file).st_uid != self._queue.stat().st_uid:
-                raise  # another process has put it there
+                raise  # another user has created it
             sizes = [
                 (self._queue / name).stat().st_size for name in _segments(self._queue).values()
             ]
@@ -401,11 +404,11 @@ class _Work:
             yield msgspec.structs.replace(found, set_aside=aside)
 
     def _make_control(self, file: Path, segment_size: int) -> None:
-        """Use the control block of a new queue, which does not say where this one ends: that is searched."""
+        """Copy the control block of a new queue. It has no end position, so opening searches for the end."""
         with tempfile.TemporaryDirectory(dir=self._queue.parent, prefix=".aiochronicle-") as spare:
             open_writer(Path(spare) / "queue", segment_size=segment_size).close()
             content = bytearray((Path(spare) / "queue" / CONTROL).read_bytes())
-        content[_HOME] = bytes(8)  # it is at home here
+        content[_HOME] = bytes(8)  # accept this directory as the queue's own
         if self._manifest is not None:
             content[_QUEUE_ID] = self._manifest.queue_id.to_bytes(8, "little")
         status = self._queue.stat()
@@ -413,7 +416,7 @@ class _Work:
         _replace(file, owner, lambda part: write_file(part, bytes(content), mode=0o600))
 
     def _check_segments(self) -> Iterator[Finding]:
-        damaged, missing = self._look()
+        damaged, missing = self._find_damage()
         for number in sorted(damaged | missing.keys()):
             file = self._queue / segment_name(number)
             kind = "missing" if number in missing else "segment"
@@ -425,12 +428,12 @@ class _Work:
                 if not self._dry_run:
                     aside = self.set_segment_aside(file)
                     self._take(file)
-            otherwise = f"{self.no_backup(number)}, or {_READ_ON[kind]}"
+            otherwise = f"{self.no_backup(number)}, or {_SKIP[kind]}"
             found = self._finding(kind, file, detail, done, otherwise=otherwise)
             yield msgspec.structs.replace(found, set_aside=aside)
 
-    def _look(self) -> tuple[dict[int, list[str]], dict[int, str]]:
-        """Read everything; return what is damaged by segment, and which segments are missing."""
+    def _find_damage(self) -> tuple[dict[int, list[str]], dict[int, str]]:
+        """Read everything; return the damage by segment, and the missing segments."""
         there = sorted(_segments(self._queue))
         missing = {
             number: "there is no such file"
@@ -450,7 +453,7 @@ class _Work:
                     damaged.setdefault(number, []).append(
                         f"at offset {error.offset or 0}: {error.detail}"
                     )
-                    if not _pass(reader, place):
+                    if not _skip_damage(reader, place):
                         break
                 except PositionLost as error:
                     if error.nearest <= error.wanted:
@@ -460,7 +463,7 @@ class _Work:
         return damaged, missing
 
     def _has_sound(self, number: int) -> bool:
-        """Return whether the backup has this segment whole, and every record of it is sound."""
+        """Return whether the backup has this segment completely, with no damaged record."""
         if self._source is None or self._manifest is None or number not in self._manifest.segments:
             return False
         end = Position(number + 1, 64)
@@ -480,7 +483,7 @@ class _Work:
         origin = self._source / file.name
         _replace(file, self._manifest.owner, lambda part: copy_file(origin, part, mode=0o600))
         with suppress(FileNotFoundError):
-            file.with_suffix(".idx").unlink()  # a hint, which is made again
+            file.with_suffix(".idx").unlink()  # an index, which is created again
 
     def _check_positions(self) -> Iterator[Finding]:
         readers = self._queue / READERS
@@ -499,7 +502,7 @@ class _Work:
                 "position",
                 readers / name,
                 detail,
-                "set aside; the reader is a new one",
+                "set aside; the reader starts like a new one",
                 otherwise="",
             )
             yield msgspec.structs.replace(found, set_aside=aside)
@@ -522,7 +525,7 @@ class _Work:
 
 
 def _cross_gap(reader: Reader[Any], there: list[int]) -> bool:
-    """Go on after a segment that is missing: a control block that was lost does not say that more follows."""
+    """Continue after a missing segment. A recreated control block does not tell that more segments follow."""
     place = reader.position
     after = [number for number in there if number > place.segment]
     if not after or after[0] == place.segment + 1:
@@ -531,8 +534,8 @@ def _cross_gap(reader: Reader[Any], there: list[int]) -> bool:
     return True
 
 
-def _pass(reader: Reader[Any], place: Position) -> bool:
-    """Go on after damage; False if there is nothing after it."""
+def _skip_damage(reader: Reader[Any], place: Position) -> bool:
+    """Continue after damage; False if nothing follows."""
     with suppress(ChronicleError):
         reader.step_over()
     if reader.position > place:
@@ -555,7 +558,7 @@ def _segments(queue: Path) -> dict[int, str]:
 
 
 def _replace(file: Path, owner: store.Owner, make: Callable[[Path], object]) -> None:
-    """Replace a file: it is written under another name, and renamed."""
+    """Replace a file: create it under another name, and rename it."""
     part = file.with_name(f"{file.name}.tmp")
     with suppress(FileNotFoundError):
         part.unlink()

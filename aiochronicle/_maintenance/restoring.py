@@ -1,4 +1,4 @@
-"""Restoring queues from backups."""
+"""Restores queues from backups."""
 
 import fcntl
 import os
@@ -39,15 +39,15 @@ from aiochronicle.errors import BackupError, BackupNotFound, CorruptionError
 __all__ = ["RestoreReport", "hidden", "refuse_occupied", "restore"]
 
 
-_MODE = 0o600  # until all of it is there
+_MODE = 0o600  # until the queue is complete
 
 
 class RestoreReport(HtmlStruct, frozen=True, kw_only=True):
     """A queue that was restored.
 
-    ``queue_id`` is that of the original; None if the next writer will assign one, or for a Java queue, which
-    has none. ``left_out`` are readers that the backup does not know, since their positions could not be read
-    then, and why: they begin like new readers.
+    ``queue_id`` is that of the original; None if the next writer will assign one, or for a Java queue,
+    which has none. ``left_out`` has the readers that the backup lacks because their positions could not be
+    read, and why: they start like new readers.
     """
 
     path: str
@@ -73,8 +73,8 @@ def restore(
     """Restore a queue from a backup, at a path where there is none.
 
     ``number`` selects a backup, by default the newest. Everything is copied and checked before the queue
-    appears at its path; if it is killed before, it leaves a hidden directory that the next restore removes.
-    Readers resume where they were when the backup was made, and count as just seen.
+    appears at its path. If the process is killed before that, it leaves a hidden directory, which the next
+    restore removes. Readers resume where they were at the time of the backup, and count as just seen.
 
     The restored queue counts as the original, for causes and for Spark's archive: omit ``new_id`` only if the
     original is gone. With ``new_id`` the next writer assigns a new id, as for any copy.
@@ -98,13 +98,14 @@ def restore(
         chosen = number if number is not None else (numbers or [0])[-1]
         if chosen not in numbers:
             known = ", ".join(map(str, numbers)) or "none"
-            raise BackupNotFound(f"there is no such backup; there are: {known}", path=str(root))
+            detail = f"there is no backup {chosen}; existing backups: {known}"
+            raise BackupNotFound(detail, path=str(root))
         backup = store.path_of(root, chosen)
         manifest = store.read_manifest(backup)
         refuse_occupied(target)
         if not target.parent.is_dir():
             raise BackupError(
-                "there is no such directory", path=str(target.parent), advice="Make it first."
+                "there is no such directory", path=str(target.parent), advice="Create it first."
             )
         with hidden(target, "restoring") as part, _named_in_backup(part, backup):
             tell: Progress = progress or (lambda _: None)
@@ -132,7 +133,7 @@ def restore(
 
 @contextmanager
 def _named_in_backup(part: Path, backup: Path) -> Generator[None]:
-    """Say what is damaged of the backup's file, not of the copy, which is removed."""
+    """Name the backup's file in a CorruptionError, not the copy, which is removed."""
     try:
         yield
     except CorruptionError as error:
@@ -150,24 +151,24 @@ def _named_in_backup(part: Path, backup: Path) -> Generator[None]:
 
 
 def refuse_occupied(target: Path) -> None:
-    """Raise BackupError unless there is nothing at this path, or an empty directory."""
+    """Raise BackupError unless the path does not exist or is an empty directory."""
     if os.path.lexists(target) and not (
         target.is_dir() and not target.is_symlink() and not any(target.iterdir())
     ):
         raise BackupError(
-            "something is there",
+            "this path already exists",
             path=str(target),
             advice="Nothing was changed. Move it away, or choose another path.",
         )
     if any((target.parent / name).exists() for name in (CONTROL, JAVA_TABLE)):
         raise BackupError(
-            "is inside of a queue", path=str(target), advice="Choose a directory elsewhere."
+            "this path is inside a queue", path=str(target), advice="Choose another path."
         )
 
 
 @contextmanager
 def hidden(target: Path, why: str) -> Generator[Path]:
-    """Yield a directory beside the target; it is removed unless it was renamed to the target."""
+    """Yield a hidden directory beside the target; it is removed unless it was renamed to the target."""
     part = target.with_name(f".{target.name}.{why}")
     fd = _make_locked(part)
     try:
@@ -178,7 +179,7 @@ def hidden(target: Path, why: str) -> Generator[Path]:
 
 
 def _make_locked(part: Path) -> int:
-    """Create the directory again, unless another process does."""
+    """Create the directory, or recreate one that a killed process left; BackupError if it is in use."""
     for _ in range(2):
         part.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -187,8 +188,10 @@ def _make_locked(part: Path) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            detail = "another process is at this path"
-            raise BackupError(detail, path=str(part), advice="Wait until it is done.") from None
+            detail = "another process is working on this path"
+            raise BackupError(
+                detail, path=str(part), advice="Wait until it has finished."
+            ) from None
         except BaseException:
             os.close(fd)
             raise
@@ -196,7 +199,7 @@ def _make_locked(part: Path) -> int:
             return fd
         store.remove_tree(part)
         os.close(fd)
-    raise BackupError("another process writes into it", path=str(part))
+    raise BackupError("another process writes into this directory", path=str(part))
 
 
 def _fill(
@@ -223,7 +226,7 @@ def _fill(
     progress(BackupProgress(step="copy", bytes=total, bytes_total=total))
     readers = _copy_positions(backup / READERS, part / READERS, list(manifest.readers))
     describe = partial(describe_copy, backup, part, end, manifest.next_seq, mode=_MODE)
-    describe(0, 0, new_id=True)  # to be read, and then as it stays
+    describe(0, 0, new_id=True)  # for reading; the final description follows
     corrupt, newest = _verify(part, end, manifest, progress)
     describe(*newest, new_id=new_id)
     _give(part, manifest)
@@ -231,7 +234,7 @@ def _fill(
 
 
 def _give(part: Path, manifest: Manifest) -> None:
-    """Give all files to their owners; the directory last, so that nobody can replace files before."""
+    """Set the owners of all files; the directory is last, so that its owner cannot replace files before."""
     owner = manifest.owner
     for file in part.iterdir():
         if file.name != READERS:
@@ -258,7 +261,7 @@ def _verify(
 
 
 def _allocate(file: Path, size: int) -> None:
-    """Give the last segment its space, as a writer does: a store into it cannot fail then."""
+    """Allocate the space of the last segment, as a writer does, so that stores into it cannot fail."""
     fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.posix_fallocate(fd, 0, size)
@@ -268,7 +271,7 @@ def _allocate(file: Path, size: int) -> None:
 
 
 def _copy_positions(backup: Path, target: Path, names: list[str]) -> int:
-    """Copy the positions of readers, as if they were active now: so no limit of retention removes them."""
+    """Copy the positions of readers with a current heartbeat, so that no retention limit removes them."""
     if not backup.is_dir():
         return 0
     target.mkdir(mode=0o700)
@@ -279,7 +282,9 @@ def _copy_positions(backup: Path, target: Path, names: list[str]) -> int:
             raise BackupError(printable(error), path=str(backup / name)) from error
         slot = None if content is None else decode_position(content)
         if slot is None:
-            raise BackupError("is damaged", path=str(backup / name), advice="Restore another one.")
+            raise BackupError(
+                "the position is damaged", path=str(backup / name), advice="Restore another backup."
+            )
         slot = msgspec.structs.replace(
             slot, heartbeat_ns=time.time_ns(), generation=slot.generation + 1
         )

@@ -1,8 +1,8 @@
-"""Reads the queue of answers of one requester, even if it is removed, replaced or damaged.
+"""Reads the answer queue of one requester, even if the queue is removed, replaced or damaged.
 
-The reader has a name, so that retention keeps what it has not read; closing removes the name, so that nothing
-is kept for it then. Without permission for a name (the queue is another user's) it reads anonymously. A queue
-that is removed, replaced or cannot be read is reopened, with growing pauses.
+The reader has a name, so that retention keeps what it has not read. Closing removes the name, so that nothing
+is kept afterwards. Without permission for a name, because another user owns the queue, it reads anonymously.
+It reopens a queue that was removed or replaced or cannot be read, with growing pauses.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from aiochronicle._base.printable import printable
 from aiochronicle._core.queue import forget_reader
 from aiochronicle._core.reader import Reader, open_reader
 from aiochronicle._hot import Message
-from aiochronicle._services.attaching import go_on_after_loss
+from aiochronicle._services.attaching import resume_after_loss
 from aiochronicle._services.damage import Verdict, judge
 from aiochronicle._typed.registry import Registry
 from aiochronicle.codec import T
@@ -39,7 +39,7 @@ _log = logging.getLogger("aiochronicle.requests")
 
 
 class Answers(Generic[T]):
-    """Reads answers and hands them to ``deliver``; what went wrong goes to ``fail``."""
+    """Reads answers and passes them to ``deliver``, and exceptions to ``fail``."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class Answers(Generic[T]):
         self._deliver = deliver
         self._fail = fail
         self._reader: Reader[T] | None = None
-        self._stepped_over: tuple[str | None, int | None] | None = None
-        self._is_nameless = False  # it may not write to the queue
+        self._last_skipped: tuple[str | None, int | None] | None = None
+        self._is_anonymous = False  # without permission to write to the queue
         self._state = "open"  # or "closed"
 
     def open(self) -> None:
-        """Open the queue, or wait for it, so that what comes from now on is read. Blocks."""
+        """Open the queue, or wait for it, to read answers from now on. Blocks."""
         try:
             reader = self._open(READER_NAME, "last")
-            with contextlib.suppress(QueueNotFound):  # it is waited for
+            with contextlib.suppress(QueueNotFound):  # the reader waits for the queue
                 reader.commit()  # a requester that was killed may have left an older position
         except AccessDenied:
-            self._is_nameless = True
+            self._is_anonymous = True
             reader = self._open(None, "last")
         self._reader = reader
 
@@ -83,35 +83,35 @@ class Answers(Generic[T]):
             codec=self._codec,
         )
 
-    def _open_again(self) -> Reader[T]:
-        """Open what is at the path now. What was read before may come again; nobody waits for it."""
-        if self._is_nameless:
+    def _reopen(self) -> Reader[T]:
+        """Open the queue that is at the path now. Answers may be read again; no request waits for them."""
+        if self._is_anonymous:
             return self._open(None, "first")
         try:
             return self._open(READER_NAME, "committed")
-        except PositionError:  # an older copy was put there
+        except PositionError:  # an older copy has replaced the queue
             return self._open(READER_NAME, "first")
         except AccessDenied:
             return self._open(None, "first")
 
     async def follow(self) -> None:
-        """Read answers until this is closed. Cancelled, it has lost none."""
+        """Read answers until this is closed. Cancelling loses none."""
         pause_s = _FIRST_PAUSE_S
         while not self._is_closed():
             reader = self._reader
             try:
                 if reader is None:
-                    reader = await self._opened_again()
+                    reader = await self._reopen_in_thread()
                     if self._is_closed():
                         await in_background(reader.close)
                         return
                     self._reader = reader
-                    _log.info("%s: answers are read again", printable(self.path))
+                    _log.info("%s: reading answers again", printable(self.path))
                 async for reply in reader:
                     pause_s = _FIRST_PAUSE_S
                     self._deliver(reply)
-            except Exception as error:  # noqa: BLE001 - whatever it is, later answers come
-                if reader is not None and self._goes_on(reader, error):
+            except Exception as error:  # noqa: BLE001 - later answers must still be read
+                if reader is not None and self._can_continue(reader, error):
                     continue
             if self._is_closed():
                 return
@@ -121,24 +121,24 @@ class Answers(Generic[T]):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
-    async def _opened_again(self) -> Reader[T]:
-        opening = in_thread(self._open_again)
+    async def _reopen_in_thread(self) -> Reader[T]:
+        opening = in_thread(self._reopen)
         try:
             return await shielded(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
             opening.add_done_callback(_close_opened)
             raise
 
-    def _goes_on(self, reader: Reader[T], error: Exception) -> bool:
-        """Fail the waiting requests, unless it is skipped; return whether reading goes on after it."""
+    def _can_continue(self, reader: Reader[T], error: Exception) -> bool:
+        """Fail the waiting requests, unless damage is skipped; return whether this reader can continue."""
         if isinstance(error, AccessDenied) and reader.name is not None:
-            self._is_nameless = True  # the queue that was waited for is another user's
+            self._is_anonymous = True  # another user has created the queue
             return False
-        _log.warning("answers cannot be read: %s", printable(error))
+        _log.warning("cannot read answers: %s", printable(error))
         verdict = self._judge(error)
         if verdict.raised is not None:
             self._fail(verdict.raised)
-        return self._step_over(reader, error)
+        return self._skip(reader, error)
 
     def _judge(self, error: Exception) -> Verdict:
         if isinstance(error, CorruptionError):
@@ -147,30 +147,30 @@ class Answers(Generic[T]):
             return judge(self._on_lost, error)
         return Verdict(raised=error)
 
-    def _step_over(self, reader: Reader[T], error: Exception) -> bool:
+    def _skip(self, reader: Reader[T], error: Exception) -> bool:
         if not isinstance(error, CorruptionError | PositionLost):
             return False
         where = error.path, error.offset
-        if self._stepped_over == where:  # that was of no use
-            self._stepped_over = None
+        if self._last_skipped == where:  # skipping it did not help
+            self._last_skipped = None
             return False
         try:
             if isinstance(error, PositionLost):
                 next_seq = reader.statistics().next_seq
-                self.lost += go_on_after_loss(reader, error, next_seq)
+                self.lost += resume_after_loss(reader, error, next_seq)
             else:
                 reader.step_over()
                 self.skipped += 1
         except ChronicleError:
             return False
-        self._stepped_over = where
+        self._last_skipped = where
         return True
 
     def _is_closed(self) -> bool:
-        return self._state == "closed"  # by another task or thread, at any time
+        return self._state == "closed"  # another task or thread may close it at any time
 
     def close(self) -> None:
-        """Stop reading. Blocks: nothing is kept for this reader any more."""
+        """Stop reading and remove the reader's name. Blocks."""
         self._state = "closed"
         reader, self._reader = self._reader, None
         if reader is None:
@@ -178,9 +178,8 @@ class Answers(Generic[T]):
         is_named = reader.name is not None
         reader.close()
         if is_named:
-            with contextlib.suppress(
-                ChronicleError
-            ):  # it was removed, or another requester uses it now
+            # The queue may be gone, or another requester may use the name now.
+            with contextlib.suppress(ChronicleError):
                 forget_reader(self.path, READER_NAME)
 
 

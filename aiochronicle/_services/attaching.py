@@ -1,4 +1,4 @@
-"""Opening a queue's reader at the right place: the start, where it failed, or after damage."""
+"""Opens a queue's reader at the right place: at its start point, where it failed, or after damage."""
 
 import os
 import time
@@ -17,21 +17,21 @@ from aiochronicle.errors import ChronicleError, CorruptionError, PositionLost, Q
 
 __all__ = [
     "Place",
-    "commit_late",
     "commit_to",
-    "go_on_after_loss",
+    "commit_without_reader",
     "open_anywhere",
     "open_source",
     "place_of",
+    "resume_after_loss",
 ]
 
-_SEGMENT_DATA = 64  # where the first record of a segment stands
+_SEGMENT_DATA = 64  # offset of the first record of a segment
 _STATE_OFFSET, _STATE_READY = 8, (2).to_bytes(4, "little")  # in control.meta
-_PATIENCE_NS = 1_100_000_000  # a little more than the engine's
+_CREATION_MAX_NS = 1_100_000_000  # slightly longer than the engine waits
 
 
 class Place(NamedTuple):
-    """Where reading stopped, to resume there: messages before it are not delivered again."""
+    """Where reading stopped and resumes: messages before it are not delivered again."""
 
     queue_id: int
     committed: Position
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 def place_of(reader: Reader) -> Place | None:
-    """Return where a reader stands; None if it cannot tell."""
+    """Return the place of a reader; None if that is unknown."""
     try:
         statistics = reader.statistics()
         return Place(statistics.queue_id, reader.committed, reader.position, statistics.next_seq)
@@ -58,12 +58,12 @@ def open_source(
     damage: Exception | None,
     **more: Any,
 ) -> tuple[Reader, int]:
-    """Open a queue, where it was left if it is still the same one; also return how many were lost.
+    """Open a queue, at ``place`` if it is still the same queue; also return how many messages were lost.
 
-    ``identity`` is that of the directory that was found: QueueGone if another is there by now.
-    ``damage`` is what an earlier try raised, and this one steps over. Without it, a queue that
-    was left at damage raises that again as long as it is there. QueueNotFound while it is being made.
-    A ``timestamp`` is for Java queues: messages of native ones have their times.
+    ``identity`` is that of the directory that was found: QueueGone if another one is there now. ``damage`` is
+    the exception of an earlier attempt, which this one skips. Without it, a queue that was left at damage
+    raises that again as long as the damage exists. QueueNotFound while a program is creating the queue. A
+    ``timestamp`` is for Java queues, and ignored for native ones.
     """
     _refuse_unfinished(path)
     options: dict[str, Any] = {**more, "codec": codec, "_expect": identity}
@@ -76,16 +76,16 @@ def open_source(
     else:
         reader = open_reader(path, name, start=start, **options)
     try:
-        return reader, _go_on(reader, place, damage)
+        return reader, _resume(reader, place, damage)
     except BaseException:
         reader.close()
         raise
 
 
 def _refuse_unfinished(path: str) -> None:
-    """Raise QueueNotFound instead of waiting, as opening does, until a queue has been made.
+    """Raise QueueNotFound if a program is creating the queue now; opening would wait for it.
 
-    That takes microseconds, or forever; and of those there may be hundreds.
+    Creating takes microseconds, or never ends, and there may be hundreds of such queues.
     """
     try:
         fd = open_regular(os.path.join(path, CONTROL))  # noqa: PTH118
@@ -94,54 +94,55 @@ def _refuse_unfinished(path: str) -> None:
         finally:
             os.close(fd)
     except (OSError, ValueError):
-        return  # opening it says what is wrong
+        return  # opening will raise the right error
     is_unfinished = len(state) == len(_STATE_READY) and state != _STATE_READY
-    if is_unfinished and time.time_ns() - touched_ns < _PATIENCE_NS:
-        raise QueueNotFound("is being made", path=path, advice="It will be tried again.")
+    if is_unfinished and time.time_ns() - touched_ns < _CREATION_MAX_NS:
+        detail = "a program is creating the queue"
+        raise QueueNotFound(detail, path=path, advice="Opening it will be tried again.")
 
 
 def _is_native(path: str) -> bool:
-    """Tell it as the engine does: a native queue has a control block."""
+    """Return whether the queue has a control block, which makes it a native one for the engine."""
     return os.path.lexists(os.path.join(path, CONTROL))  # noqa: PTH118
 
 
 def open_anywhere(path: str, name: str | None, **options: Any) -> Reader:
-    """Open a queue wherever there is a segment that can be opened, to be sent where it is to read.
+    """Open a queue at any segment that can be opened; the caller then moves the reader.
 
-    Damage that it meets from then on is raised.
+    The reader raises damage that it meets afterwards.
     """
     reader: Reader = open_reader(path, name, start="first", on_corrupt="skip", **options)
     lib.ac_reader_report_corrupt(reader._handle)  # pyright: ignore[reportPrivateUsage]
     return reader
 
 
-def commit_late(
+def commit_without_reader(
     path: str, name: str, identity: Identity | None, done: Message | Position
 ) -> Position:
-    """Commit to a queue that nobody reads now, and return where a reader would resume."""
+    """Commit to a queue that has no reader open, and return where a reader would resume."""
     with open_anywhere(path, name, _expect=identity) as reader:
         commit_to(reader, done)
         return reader.committed
 
 
 def commit_to(reader: Reader, done: Message | Position) -> None:
-    """Commit up to and with a message, or up to a position."""
+    """Commit up to and including a message, or up to a position."""
     if isinstance(done, Message):
         reader.commit(done)
     else:
         reader.commit_position(done)
 
 
-def _go_on(reader: Reader, place: Place | None, damage: Exception | None) -> int:
+def _resume(reader: Reader, place: Place | None, damage: Exception | None) -> int:
     if isinstance(damage, PositionLost):
-        return go_on_after_loss(reader, damage, 0 if place is None else place.next_seq)
+        return resume_after_loss(reader, damage, 0 if place is None else place.next_seq)
     if place is None or place.queue_id != reader.statistics().queue_id:
         if damage is not None:
             _leave_segment(reader, damage)
-    elif place.committed != reader.committed:  # by an operator, under our name
+    elif place.committed != reader.committed:  # an operator moved the reader
         reader.seek_position(reader.committed)
     elif damage is not None:
-        _step_over(reader, place.position, damage)
+        _skip(reader, place.position, damage)
     else:
         reader.seek_position(place.position)
         reader.poll()  # raises if it is still damaged
@@ -149,7 +150,7 @@ def _go_on(reader: Reader, place: Place | None, damage: Exception | None) -> int
     return 0
 
 
-def _step_over(reader: Reader, position: Position, damage: Exception) -> None:
+def _skip(reader: Reader, position: Position, damage: Exception) -> None:
     try:
         reader.seek_position(position)
     except (CorruptionError, PositionLost):
@@ -159,7 +160,7 @@ def _step_over(reader: Reader, position: Position, damage: Exception) -> None:
 
 
 def _leave_segment(reader: Reader, damage: Exception) -> None:
-    """Go to the segment after the one that cannot be opened."""
+    """Move to the segment after the one that cannot be opened."""
     segment = _segment_of(damage, reader.committed.segment) + 1
     try:
         reader.seek_position(Position(segment, _SEGMENT_DATA))
@@ -170,16 +171,16 @@ def _leave_segment(reader: Reader, damage: Exception) -> None:
 
 
 def _segment_of(damage: Exception, otherwise: int) -> int:
-    """Return the number of the segment that an exception is about."""
+    """Return the number of the segment that an exception names."""
     path = damage.path if isinstance(damage, ChronicleError) else None
     number = Path(path or "").stem
     return int(number) if number.isdecimal() else otherwise
 
 
-def go_on_after_loss(reader: Reader, lost: PositionLost, next_seq: int) -> int:
-    """Go to the oldest message that was not read yet and is there; return how many are not.
+def resume_after_loss(reader: Reader, lost: PositionLost, next_seq: int) -> int:
+    """Move to the oldest unread message that still exists; return how many messages were lost.
 
-    ``next_seq`` is that of the message to be read next, 0 if that is unknown.
+    ``next_seq`` is that of the message that would have been read next, 0 if unknown.
     """
     reader.seek_position(lost.nearest)
     seq = reader.seq_at(lost.nearest)

@@ -1,8 +1,8 @@
-"""Topics by name: many queues under one root, opened when they are needed.
+"""Topics by name: many queues under one root, opened on first use.
 
-A topic is a queue, ROOT/TOPIC or ROOT/NAMESPACE/TOPIC, that open_writer and open_reader can open as
-well. A bus adds names, one writer per topic for the whole process, settings from a file
-(settings.py), and flushing all queues at once.
+A topic is a queue, ROOT/TOPIC or ROOT/NAMESPACE/TOPIC, which open_writer and open_reader can open, too. A bus
+adds names, one writer per topic for the whole process, settings from a file (settings.py), and flushing all
+queues at once.
 """
 
 import os
@@ -17,7 +17,7 @@ from aiochronicle._base.background import in_background
 from aiochronicle._base.closing import Closing
 from aiochronicle._base.printable import printable
 from aiochronicle._base.report import HtmlStruct
-from aiochronicle._core.health import Health, because
+from aiochronicle._core.health import Health, health_of
 from aiochronicle._core.opening import open_in_background
 from aiochronicle._core.reader import Reader, ReaderStatistics, open_reader
 from aiochronicle._core.writer import Writer
@@ -46,7 +46,7 @@ class BusStatistics(HtmlStruct, frozen=True, kw_only=True):
     readers: dict[tuple[str, str], ReaderStatistics | RouterStatistics]
 
 
-class _Reading:
+class _NamedReader:
     """A named reader, and how many messages ``read_batch`` has delivered since its last commit."""
 
     def __init__(self, reader: AnyReader, options: tuple[object, ReaderOptions]) -> None:
@@ -56,21 +56,20 @@ class _Reading:
 
 
 class Bus(TopicWriters, Closing):
-    """Topics by name under one root. A context manager (``with``, ``async with``) that closes all it opened.
+    """Topics by name under one root. A context manager (``with``, ``async with``) that closes what it opened.
 
-    ``root`` is by default $AIOCHRONICLE_DATA_DIR. ``namespace`` is by default $AIOCHRONICLE_NAMESPACE,
-    if set: a name, or several separated by slashes, that keeps topics of different programs apart.
-    ``config`` is by default ROOT/config.toml, if it exists; a file that is given must exist.
+    ``root`` defaults to $AIOCHRONICLE_DATA_DIR. ``namespace`` keeps topics of different programs apart: a
+    name, or several separated by slashes. It defaults to $AIOCHRONICLE_NAMESPACE, if set. ``config``
+    defaults to ROOT/config.toml, if that exists; a file that you pass must exist.
 
-    Names of topics have the rules of reader names: at most 64 letters, digits, ``.``, ``_`` and
-    ``-``, beginning with a letter or digit. They are checked and never changed, so two names are two
+    Names of topics follow the rules of reader names: at most 64 letters, digits, ``.``, ``_`` and ``-``,
+    beginning with a letter or digit. They are checked and never changed, so different names are different
     topics.
 
-    After a fork the child has topics of its own only: ForkedError for what the parent has open.
-    Several threads may use a bus; a named reader may be used by one of them at a time. Writers and
-    readers stay open until the bus is closed. The first use of a topic opens it and waits for the
-    disk: in an event loop call ``await prepare(...)`` before, or use ``awriter``, ``areader`` and
-    ``aappend``.
+    After a fork the child can use only topics that the parent does not have open; others raise ForkedError.
+    Several threads may use a bus; only one of them at a time may use a named reader. Writers and readers stay
+    open until the bus is closed. The first use of a topic opens it and waits for the disk: in an event loop
+    call ``await prepare(...)`` first, or use ``awriter``, ``areader`` and ``aappend``.
 
     >>> with Bus(tmp_path / "desk") as bus:
     ...     _ = bus.append("orders", b"buy 100")
@@ -85,7 +84,7 @@ class Bus(TopicWriters, Closing):
         namespace: str | None = None,
         config: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._readings: dict[tuple[str, str], _Reading] = {}
+        self._named_readers: dict[tuple[str, str], _NamedReader] = {}
         super().__init__(root, namespace, config)
         self._anonymous: weakref.WeakSet[AnyReader] = weakref.WeakSet()
 
@@ -118,15 +117,16 @@ class Bus(TopicWriters, Closing):
         shared: bool = False,
         **options: Unpack[ReaderOptions],
     ) -> Reader[T] | TopicReader[T]:
-        """Return the reader of this name, opening it the first time; options as open_reader.
+        """Return the reader of this name; the first call opens it. Options are those of open_reader.
 
-        If the topic has no queue yet, the reader waits for it; with ``wait_for_queue=False`` that
-        is an error. Without a name each call returns a new anonymous reader.
+        If the topic has no queue yet, the reader waits for it; with ``wait_for_queue=False`` it raises
+        QueueNotFound. Without a name each call returns a new anonymous reader.
 
         For a topic with many writers, ``writer(topic, shared=True)``, it returns a TopicReader, which
-        follows all of them. Before its first writer, pass ``shared=True`` here or set it in config.toml.
+        follows all of them. Before the topic has its first writer, pass ``shared=True`` here or set it in
+        config.toml.
         """
-        reader = self._open_already(topic, name, codec, options)
+        reader = self._find_open_reader(topic, name, codec, options)
         return self._open_reader(topic, name, codec, shared, options) if reader is None else reader
 
     @overload
@@ -158,27 +158,30 @@ class Bus(TopicWriters, Closing):
         shared: bool = False,
         **options: Unpack[ReaderOptions],
     ) -> Reader[T] | TopicReader[T]:
-        """Do what ``reader`` does without blocking the loop, also if the reader must be opened.
+        """Do the same as ``reader`` without blocking the loop, also if it opens the reader.
 
-        Cancelled, a named reader that is being opened stays open, as a reader of the bus; an
+        If it is cancelled, a named reader that is being opened stays open as a reader of the bus; an
         anonymous one is closed.
         """
-        reader = self._open_already(topic, name, codec, options)
+        reader = self._find_open_reader(topic, name, codec, options)
         if reader is not None:
             return reader
         opening = partial(self._open_reader, topic, name, codec, shared, options)
         return await (open_in_background if name is None else in_background)(opening)
 
-    def _open_already(
+    def _find_open_reader(
         self, topic: str, name: str | None, codec: object, options: ReaderOptions
     ) -> AnyReader | None:
         """Return the reader of this name if it is open, with the same options."""
         path = self.path(topic)
-        reading = None if name is None else self._readings.get((topic, name))
+        reading = None if name is None else self._named_readers.get((topic, name))
         if reading is None or reading.reader.closed:
             return None
         if (codec, options) not in ((None, {}), reading.options):
-            raise InvalidArgument(f"{name!r} is open already, otherwise", path=path)
+            raise InvalidArgument(
+                f"reader {name!r} is already open with other options: pass them in the first call only",
+                path=path,
+            )
         return reading.reader
 
     def _open_reader(
@@ -190,20 +193,20 @@ class Bus(TopicWriters, Closing):
             self._check_open()
             reader = self._open_found(topic, None, codec, shared, wanted)
             return self._keep(reader, lambda: self._anonymous.add(reader))
-        with self._turn_to_open((topic, name)):
+        with self._lock_opening((topic, name)):
             self._check_open()
-            there = self._open_already(topic, name, codec, options)
-            if there is not None:  # another thread was first
-                return there
+            other = self._find_open_reader(topic, name, codec, options)
+            if other is not None:  # another thread has opened it
+                return other
             reader = self._open_found(topic, name, codec, shared, wanted)
-            reading = _Reading(reader, (codec, options))
-            return self._keep(reader, lambda: self._readings.update({(topic, name): reading}))
+            reading = _NamedReader(reader, (codec, options))
+            return self._keep(reader, lambda: self._named_readers.update({(topic, name): reading}))
 
     def _open_found(
         self, topic: str, name: str | None, codec: Any, shared: bool, options: ReaderOptions
     ) -> AnyReader:
-        """Open the reader of what is found without following links, of any owner."""
-        with opened_below(str(self._root), (*self._way, topic)) as found:
+        """Open a reader of the topic, whoever owns it, without following symbolic links."""
+        with opened_below(str(self._root), (*self._namespace_parts, topic)) as found:
             identity = None
             if found is not None:
                 status = os.fstat(found)
@@ -211,7 +214,7 @@ class Bus(TopicWriters, Closing):
             path = self.path(topic)
             if shared or (found is None and self.settings(topic).shared) or is_shared(path):
                 return self._open_topic(topic, name, codec, options)
-            source = "/".join((*self._way, topic))
+            source = "/".join((*self._namespace_parts, topic))
             return open_reader(path, name, codec=codec, source=source, _expect=identity, **options)
 
     def _open_topic(
@@ -219,11 +222,11 @@ class Bus(TopicWriters, Closing):
     ) -> TopicReader[Any]:
         for unknown in ("wait", "poll_max_us"):
             if unknown in options:
-                detail = f"{unknown} is not for a topic with many writers"
+                detail = f"{unknown} does not apply to a topic with many writers: omit it"
                 raise InvalidArgument(detail, path=self.path(topic))
         settings = self.settings(topic)
         if options.get("wait_for_queue"):
-            self._make_way(topic, settings)
+            self._create_directories(topic, settings)
         given = cast("dict[str, Any]", options)
         return TopicReader(self.path(topic), name, codec=codec, mode=settings.mode, **given)
 
@@ -239,9 +242,8 @@ class Bus(TopicWriters, Closing):
     ) -> list[_hot.Message]:
         """Return the next messages of this reader, within the limits. Never waits.
 
-        The first message is returned whatever its size, further ones while all payloads together have
-        at most ``max_bytes``. ``commit`` sets when the position is stored from which a reader of this
-        name resumes:
+        The first message is always returned; further ones only while all payloads together have at most
+        ``max_bytes``. ``commit`` sets when the reader's position is committed:
 
         "before"  before the batch is returned: no message is delivered twice, but a crash loses those
                   that were not processed (at most once)
@@ -250,13 +252,13 @@ class Bus(TopicWriters, Closing):
         N         as "after", but only after N messages or more
         "manual"  when you call ``commit``
 
-        A crash here is the death of the process; after a power cut the position may be an older one.
-        A topic without a queue returns [], so a misspelt name returns [] forever. With ``peek``
-        neither position moves: the next call returns the same messages again.
+        A crash here is the death of the process; after a power cut the position may be older. A topic without
+        a queue returns [], so a misspelt name returns [] forever. With ``peek`` neither position moves: the
+        next call returns the same messages again.
         """
         every = _commit_every(commit)
         reader = self.reader(topic, _reader_name(name))
-        reading = self._readings[topic, name]
+        reading = self._named_readers[topic, name]
         if peek:
             go_back = reader._feed().mark()  # pyright: ignore[reportPrivateUsage]
             batch = reader.read_batch(max_messages, max_bytes)
@@ -272,26 +274,26 @@ class Bus(TopicWriters, Closing):
         return batch
 
     def commit(self, topic: str, name: str, message: "_hot.Message | None" = None) -> None:
-        """Store the position after this message, or after the last one that was delivered."""
+        """Commit the position after this message, or after the last one that was delivered."""
         self.reader(topic, _reader_name(name)).commit(message)
-        self._readings[topic, name].uncommitted = 0
+        self._named_readers[topic, name].uncommitted = 0
 
     @property
     def healthy(self) -> Health:
         """Whether all open writers and named readers are healthy; the reasons are theirs."""
         if self._closed:
-            return because([f"bus of {printable(self.root)}: is closed"])
+            return health_of([f"bus of {printable(self.root)}: is closed"])
         opened: list[Writer | AnyReader] = [writer for _, writer in self._open_writers()]
-        readers = [reading.reader for reading in list(self._readings.values())]
+        readers = [reading.reader for reading in list(self._named_readers.values())]
         opened += [reader for reader in readers if not reader.closed]
-        return because(reason for one in opened for reason in one.healthy.reasons)
+        return health_of(reason for one in opened for reason in one.healthy.reasons)
 
     def statistics(self) -> BusStatistics:
         """Return the counters of all open writers and named readers."""
         writers = {topic: writer.statistics() for topic, writer in self._open_writers()}
         readers = {
             key: reading.reader.statistics()
-            for key, reading in list(self._readings.items())
+            for key, reading in list(self._named_readers.items())
             if not reading.reader.closed
         }
         return BusStatistics(
@@ -304,7 +306,7 @@ class Bus(TopicWriters, Closing):
         )
 
     def _names_open(self) -> set[str | tuple[str, str]]:
-        known = list(self._readings.items())
+        known = list(self._named_readers.items())
         readings = {key for key, one in known if not one.reader.closed}
         return super()._names_open() | readings
 
@@ -316,7 +318,7 @@ class Bus(TopicWriters, Closing):
     def _close_readers(self) -> None:
         with self._lock:
             self._closed = True
-            readers = [one.reader for one in self._readings.values()] + [*self._anonymous]
+            readers = [one.reader for one in self._named_readers.values()] + [*self._anonymous]
         for reader in readers:
             reader.close()
 
@@ -326,12 +328,12 @@ class Bus(TopicWriters, Closing):
 
 
 def _reader_name(name: str) -> str:
-    """Return a name to keep a position under; an anonymous reader has none."""
+    """Return the name if it is a str; an anonymous reader cannot be used here."""
     return expect("name", "the name of a reader", str, name)
 
 
 def _commit_every(commit: object) -> int | None:
-    """After how many messages the next call commits; None: it does not."""
+    """Return after how many messages the next call commits; None if it does not."""
     if isinstance(commit, int) and not isinstance(commit, bool):
         return positive("commit", commit)
     words = {"before": None, "after": 1, "manual": None}

@@ -7,7 +7,7 @@ import msgspec
 
 from aiochronicle._base.arguments import expect, pathname, refuse_file
 from aiochronicle._base.names import check_name, is_name
-from aiochronicle._base.system_errors import refusal
+from aiochronicle._base.system_errors import storage_error
 from aiochronicle._core.queue import ReaderInfo
 from aiochronicle._core.topic_settings import TopicSettings
 from aiochronicle._layout import BUS_CONFIGURATION, CONTROL, SHARED
@@ -45,7 +45,7 @@ class Topics:
         self._root = _root_directory(root)
         self._namespace = _checked_namespace(namespace)
         self._directory = self._root / self._namespace
-        self._way = tuple(filter(None, self._namespace.split("/")))  # from the root to that
+        self._namespace_parts = tuple(filter(None, self._namespace.split("/")))
         self._settings = (
             load_settings(self._root / BUS_CONFIGURATION, owners=owners_of(self._root))
             if config is None
@@ -59,7 +59,7 @@ class Topics:
 
     @property
     def namespace(self) -> str:
-        """Name of the part of the bus that this object sees; empty for none."""
+        """Namespace of this object's topics; empty for none."""
         return self._namespace
 
     def path(self, topic: str) -> str:
@@ -71,17 +71,17 @@ class Topics:
         settings = self._settings.for_topic(checked_topic(topic), self._namespace)
         if settings.retention is None or settings.retention.archive is None:
             return settings
-        # Segments of several queues have the same names: each gets an archive of its own.
+        # Each queue needs an archive of its own, because segments of all queues have the same names.
         archive = self._root / settings.retention.archive / self._namespace / topic
         retention = msgspec.structs.replace(settings.retention, archive=str(archive))
         return msgspec.structs.replace(settings, retention=retention)
 
     def topics(self) -> list[str]:
-        """Return the names of all topics that have a queue, sorted. Reads the directory.
+        """Return the sorted names of all topics that have a queue. Reads the directory.
 
-        Links, and directories that this user may not read, are left out.
+        Omits symbolic links, and directories that this user may not read.
         """
-        with opened_below(str(self._root), self._way) as directory:
+        with opened_below(str(self._root), self._namespace_parts) as directory:
             if directory is None:
                 return []
             names = _list_names(directory, str(self._directory))
@@ -94,39 +94,41 @@ class Topics:
             return False
 
     def readers(self, topic: str) -> list[ReaderInfo]:
-        """Return the readers that have a position in the topic, open or not, with their lag.
+        """Return the readers that have a position in the topic, open or closed, with their lag.
 
         QueueNotFound if the topic has no queue yet.
         """
         path = self.path(topic)
-        with opened_below(str(self._root), (*self._way, topic)):  # over no links
+        with opened_below(
+            str(self._root), (*self._namespace_parts, topic)
+        ):  # refuses symbolic links
             return list_readers(path)
 
-    def _make_way(self, topic: str, settings: TopicSettings) -> None:
-        """Make the root of a new queue, and the way to its archive."""
+    def _create_directories(self, topic: str, settings: TopicSettings) -> None:
+        """Create the directories above a new queue and above its archive."""
         if self._has_queue(topic):
             return
         root = str(self._root)
-        for count in range(1, len(self._way) + 1):
-            if has_queue(root, self._way[:count]):
-                path = self._root.joinpath(*self._way[:count])
-                raise InvalidName("is a topic, not a namespace", path=str(path))
+        for count in range(1, len(self._namespace_parts) + 1):
+            if has_queue(root, self._namespace_parts[:count]):
+                path = self._root.joinpath(*self._namespace_parts[:count])
+                raise InvalidName("this is a topic, not a namespace", path=str(path))
         if self._holds_others(topic) and not self._has_queue(topic):
-            raise InvalidName("is a namespace, not a topic", path=self.path(topic))
+            raise InvalidName("this is a namespace, not a topic", path=self.path(topic))
         mode = directory_mode(settings.mode)
         make_directories(root, mode)
         if settings.retention is not None and settings.retention.archive is not None:
-            self._make_archive(Path(settings.retention.archive).parent, mode)
+            self._create_archive(Path(settings.retention.archive).parent, mode)
 
     def _holds_others(self, topic: str) -> bool:
         """Return whether the topic's directory has something in it that is not just being created."""
-        with opened_below(str(self._root), (*self._way, topic)) as found:
+        with opened_below(str(self._root), (*self._namespace_parts, topic)) as found:
             if found is None:
                 return False
             names = _list_names(found, self.path(topic), files=True)
         return not all(name.startswith(_UNFINISHED) for name in names)
 
-    def _make_archive(self, path: Path, mode: int) -> None:
+    def _create_archive(self, path: Path, mode: int) -> None:
         if path.is_relative_to(self._root) and ".." not in path.parts:
             parts = path.relative_to(self._root).parts
             make_below(str(self._root), parts, owners_of(self._root), mode)
@@ -134,15 +136,15 @@ class Topics:
             make_directories(path, mode)
 
     def _has_queue(self, topic: str) -> bool:
-        way = (*self._way, topic)
-        return has_queue(str(self._root), way) or is_shared(self.path(topic))
+        parts = (*self._namespace_parts, topic)
+        return has_queue(str(self._root), parts) or is_shared(self.path(topic))
 
 
 def _root_directory(root: str | os.PathLike[str] | None) -> Path:
     chosen = os.environ.get(ROOT_VARIABLE) if root is None else root
     if not chosen:
         raise InvalidArgument(
-            f"a bus needs a directory: give Bus(root), or set ${ROOT_VARIABLE} to one"
+            f"a bus needs a root directory: pass Bus(root), or set ${ROOT_VARIABLE}"
         )
     path = pathname("root", chosen)
     refuse_file("root", path)
@@ -165,11 +167,11 @@ def checked_topic(topic: str) -> str:
 def _check_name(name: str, what: str) -> None:
     check_name(what, name)
     if name == BUS_CONFIGURATION:
-        raise InvalidName(f"{what}: {name} is the configuration file")
+        raise InvalidName(f"{what}: {name} is the name of the configuration file")
 
 
 def _list_names(directory: int, path: str, *, files: bool = False) -> list[str]:
-    """Return the names of the directories in one, of files as well if that is asked for."""
+    """Return the names of the subdirectories, and of files if requested."""
     try:
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:
@@ -178,4 +180,4 @@ def _list_names(directory: int, path: str, *, files: bool = False) -> list[str]:
         finally:
             os.close(fd)
     except OSError as error:
-        raise refusal(error, f"cannot be listed: {error.strerror}", path) from error
+        raise storage_error(error, f"cannot be listed: {error.strerror}", path) from error

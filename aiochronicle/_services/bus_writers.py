@@ -1,4 +1,4 @@
-"""The writers of a bus: opened when they are needed, one per topic, flushed together."""
+"""The writers of a bus: one per topic, opened on first use, flushed together."""
 
 import os
 import threading
@@ -50,7 +50,7 @@ _Opened = TypeVar("_Opened", Writer, "Reader[Any] | TopicReader[Any]")
 
 
 class TopicWriters(Topics):
-    """The part of a Bus that appends."""
+    """Base of Bus that appends."""
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class TopicWriters(Topics):
     ) -> None:
         super().__init__(root, namespace, config)
         self._writers: dict[str, Writer] = {}
-        self._learning: set[str] = set()  # topics whose writers learn types by `send`
+        self._registering: set[str] = set()  # topics in which `send` registers types
         self._renew_locks()
         self._open_at_fork: set[str | tuple[str, str]] = set()
-        self._inherited: set[str | tuple[str, str]] = set()  # opened before fork, by the parent
+        self._inherited: set[str | tuple[str, str]] = set()  # opened by the parent before the fork
         self._group_commit = GroupCommit(self.flush_now)
         self._closed = False
         _buses.add(self)
 
     def _renew_locks(self) -> None:
-        # A signal handler may come while this very thread has them.
+        # Reentrant: a signal handler may run in the thread that holds a lock.
         self._lock = threading.RLock()
-        # By topic, or by topic and name: who opens one does not hold up the others.
+        # By topic, or by topic and name, so that opening one does not delay the others.
         self._opening: dict[str | tuple[str, str], threading.RLock] = {}
 
     @property
@@ -86,7 +86,7 @@ class TopicWriters(Topics):
         codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
         **options: Unpack[WriterOptions],
     ) -> Writer[T]:
-        """Return the writer of a topic, opening it (and creating the queue) the first time.
+        """Return the writer of a topic; the first call opens it, and creates the queue if necessary.
 
         ``codec`` and ``options`` are those of open_writer, for the first call; they override the
         configuration file. A writer that was closed is reopened.
@@ -96,7 +96,9 @@ class TopicWriters(Topics):
             settings = msgspec.structs.replace(self.settings(topic), **options)
             return self._open_writer(topic, codec, settings)
         if options or codec is not None:
-            raise InvalidArgument("is open already: options are for the first call", path=topic)
+            raise InvalidArgument(
+                "the writer is already open: pass options in the first call only", path=topic
+            )
         return writer
 
     async def awriter(
@@ -106,27 +108,29 @@ class TopicWriters(Topics):
         codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
         **options: Unpack[WriterOptions],
     ) -> Writer[T]:
-        """Do what ``writer`` does without blocking the loop, also if the writer must be opened.
+        """Do the same as ``writer`` without blocking the loop, also if it opens the writer.
 
-        With ``lock_timeout`` the task waits for the lock, not a thread. Cancelled, a writer that is
-        being opened stays open, as a writer of the bus.
+        With ``lock_timeout`` the task waits for the lock without using a thread. If it is cancelled, a writer
+        that is being opened stays open as a writer of the bus.
         """
         writer = self._writers.get(topic)
         if writer is not None and not writer.closed:
             return self.writer(topic, codec=codec, **options)
-        asked = msgspec.structs.replace(self.settings(topic), **options)
+        settings = msgspec.structs.replace(self.settings(topic), **options)
 
         def attempt(try_once: bool) -> Awaitable[Writer]:
-            return in_background(lambda: self._open_writer(topic, codec, asked, try_once=try_once))
+            return in_background(
+                lambda: self._open_writer(topic, codec, settings, try_once=try_once)
+            )
 
-        return await when_unlocked(attempt, asked.lock_timeout)
+        return await when_unlocked(attempt, settings.lock_timeout)
 
     async def prepare(self, *topics: str) -> None:
         """Open the writers of these topics, several at a time, without blocking the loop.
 
-        Cancelled, they are still opened.
+        If it is cancelled, they are still opened.
         """
-        await in_background(lambda: _side_by_side(self.writer, topics))
+        await in_background(lambda: _run_concurrently(self.writer, topics))
 
     def append(
         self,
@@ -141,7 +145,7 @@ class TopicWriters(Topics):
     ) -> int:
         """Append a message to a topic and return its seq: ``writer(topic).append``.
 
-        The first one of a topic opens its writer, which takes milliseconds: see ``aappend``.
+        The first message of a topic opens its writer, which takes milliseconds: see ``aappend``.
         """
         writer = self._writers.get(topic)
         if writer is None or writer.closed:
@@ -168,10 +172,10 @@ class TopicWriters(Topics):
         key: "Buffer | None" = None,
         headers: "Mapping[str, Buffer] | None" = None,
     ) -> int:
-        """Do what ``append`` does without blocking the loop, also for the first message of a topic.
+        """Do the same as ``append`` without blocking the loop, also for the first message of a topic.
 
-        When the writer is open it appends at once, without yielding to the loop. Messages of one
-        task keep their order. Cancelled while it opens the writer, nothing was appended.
+        If the writer is open, it appends at once, without yielding to the loop. Messages of one task keep
+        their order. If it is cancelled while it opens the writer, nothing was appended.
         """
         writer = self._writers.get(topic)
         if writer is None or writer.closed:
@@ -199,9 +203,9 @@ class TopicWriters(Topics):
     ) -> int:
         """Append an object to a topic and return its seq: ``writer(topic).send``.
 
-        A writer that was opened without a codec registers each type with its first object, as
-        ``Writer.register`` does, which waits for the disk. If the types are known from the start, open
-        it with ``writer(topic, codec=...)``.
+        If the writer was opened without a codec, the first object of each type registers the type, like
+        ``Writer.register``, which waits for the disk. If the types are known from the start, open the writer
+        with ``writer(topic, codec=...)``.
 
         >>> import msgspec
         >>> class Trade(msgspec.Struct):
@@ -217,8 +221,8 @@ class TopicWriters(Topics):
         known = writer._types  # pyright: ignore[reportPrivateUsage]
         if writer.format == "native" and kind not in known:
             if not known:
-                self._learning.add(topic)
-            if topic in self._learning:
+                self._registering.add(topic)
+            if topic in self._registering:
                 writer.register(kind)
         return writer.send(obj, timestamp_ns=timestamp_ns, cause=cause, key=key, headers=headers)
 
@@ -240,16 +244,16 @@ class TopicWriters(Topics):
     def flush_now(self) -> dict[str, int]:
         """Make everything durable that was appended through this bus, all topics together.
 
-        Returns by topic the seq before which all messages are durable. A failure poisons only its own
-        writer: FlushFailed names it, and the other topics are durable.
+        Returns, by topic, the seq after the last durable message. A failure poisons only the writer of its
+        topic: FlushFailed names it, and the other topics are durable.
         """
         self._check_open()
         return _flush_each(self._open_writers())
 
     async def flush(self) -> dict[str, int]:
-        """Do what ``flush_now`` does in a thread; callers that come while it runs share the next one.
+        """Do the same as ``flush_now`` in a thread; callers that arrive while it runs share the next one.
 
-        Cancelled, the sync continues; nothing is lost either way.
+        If the caller is cancelled, the sync continues; nothing is lost.
         """
         self._check_open()
         return await self._group_commit.wait()
@@ -265,8 +269,8 @@ class TopicWriters(Topics):
 
         with self._lock:
             writers, self._writers = dict(self._open_writers()), {}
-        Writer.flush_together([*writers.values()])  # what fails, fails in close again
-        _side_by_side(close, writers)
+        Writer.flush_together([*writers.values()])  # a failure is raised again by close
+        _run_concurrently(close, writers)
         if failures:
             raise FlushFailed({topic: failures[topic] for topic in writers if topic in failures})
 
@@ -282,18 +286,18 @@ class TopicWriters(Topics):
         try_once: bool = False,
     ) -> Writer:
         checked_topic(topic)
-        with self._turn_to_open(topic):
+        with self._lock_opening(topic):
             self._check_open()
-            there = self._writers.get(topic)
-            if there is not None and not there.closed:  # another thread was first
-                return there
-            self._make_way(topic, settings)
+            other = self._writers.get(topic)
+            if other is not None and not other.closed:  # another thread has opened it
+                return other
+            self._create_directories(topic, settings)
             options = msgspec.structs.asdict(settings)
             shared = options.pop("shared")
             if shared is not False:
                 make_below(
                     str(self._root),
-                    (*self._way, topic),
+                    (*self._namespace_parts, topic),
                     owners_of(self._root),
                     directory_mode(settings.mode),
                 )
@@ -302,7 +306,7 @@ class TopicWriters(Topics):
             else:
                 writer = open_trusted_writer(
                     str(self._root),
-                    (*self._way, topic),
+                    (*self._namespace_parts, topic),
                     way_mode=directory_mode(settings.mode),
                     codec=codec,
                     _try_once=try_once,
@@ -311,20 +315,20 @@ class TopicWriters(Topics):
             return self._keep(writer, lambda: self._writers.update({topic: writer}))
 
     @contextmanager
-    def _turn_to_open(self, what: str | tuple[str, str]) -> Generator[None]:
+    def _lock_opening(self, what: str | tuple[str, str]) -> Generator[None]:
         """Let one thread at a time open a topic, or a named reader of it."""
         with self._lock:
-            turn = self._opening.setdefault(what, threading.RLock())
+            opening = self._opening.setdefault(what, threading.RLock())
         try:
-            with turn:
+            with opening:
                 yield
         except (LockedError, ReaderBusy) as error:
             if what not in self._inherited:
                 raise
             raise ForkedError(
-                "was opened before fork, and the parent process has it open",
+                "this was opened before the fork, and the parent process still has it open",
                 path=error.path,
-                advice="Use it there; here use other topics, and readers of other names.",
+                advice="Use it in the parent. In the child, use other topics and other reader names.",
             ) from error
 
     def _names_open(self) -> set[str | tuple[str, str]]:
@@ -332,12 +336,12 @@ class TopicWriters(Topics):
         return {topic for topic, _ in self._open_writers()}
 
     def _keep(self, opened: _Opened, remember: Callable[[], object]) -> _Opened:
-        """Remember what was opened, so that it is closed with the bus."""
+        """Remember a new writer or reader, so that the bus closes it."""
         with self._lock:
             if not self._closed:
                 remember()
                 return opened
-        opened.close()  # the bus was closed while this was opened
+        opened.close()  # the bus was closed in the meantime
         raise self._closed_error()
 
     def _check_open(self) -> None:
@@ -357,7 +361,7 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for bus in list(_buses):  # nobody is left to release the locks
+    for bus in list(_buses):  # the threads that hold the locks do not exist here
         bus._renew_locks()  # pyright: ignore[reportPrivateUsage]
         bus._inherited |= bus._open_at_fork  # pyright: ignore[reportPrivateUsage]
 
@@ -365,8 +369,8 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
 
 
-def _side_by_side(function: Callable[[str], object], topics: Iterable[str]) -> None:
-    """Call it for each topic, several at a time: they wait for the disk, not for each other."""
+def _run_concurrently(function: Callable[[str], object], topics: Iterable[str]) -> None:
+    """Call the function for each topic, several at a time, because each call waits for the disk."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="aiochronicle") as pool:
         for _ in pool.map(function, topics):
             pass

@@ -1,7 +1,7 @@
-"""How a service handles damage in a queue: ``on_corrupt`` and ``on_lost``.
+"""Decides how a service handles damage in a queue: ``on_corrupt`` and ``on_lost``.
 
-Reading can continue past two problems: bytes that violate the format (CorruptionError), and a position that
-no longer exists (PositionLost). For each, the owner of the service chooses what to do: by a word, or by a
+Reading can continue after two problems: bytes that violate the format (CorruptionError), and a position that
+no longer exists (PositionLost). For each, the user of the service chooses what to do: by a word, or by a
 function that is called with the exception.
 """
 
@@ -36,7 +36,7 @@ def check_on_damage(name: str, given: Any, words: tuple[str, ...]) -> Any:
     if not callable(given):
         one_of(name, dict.fromkeys(words), given, "a function")
     elif inspect.iscoroutinefunction(given):
-        raise wrong_value(name, "a plain function: reading waits for its answer", given)
+        raise wrong_value(name, "a function that is not async: reading waits for its result", given)
     return given
 
 
@@ -50,9 +50,9 @@ def judge(on_damage: Any, error: Exception) -> Verdict:
         return Verdict(raised=error)
     try:
         on_damage(error)
-    except (StopIteration, StopAsyncIteration) as stop:  # which would end a loop in silence
+    except (StopIteration, StopAsyncIteration) as stop:  # they would end a loop silently
         return Verdict(raised=RuntimeError(f"on_corrupt or on_lost raised {stop!r}"))
-    except BaseException as raised:  # noqa: BLE001 - it is raised where messages are read
+    except BaseException as raised:  # noqa: BLE001 - raised again where messages are read
         if raised is not error and raised.__context__ is None:
             raised.__context__ = error
         return Verdict(raised=raised)

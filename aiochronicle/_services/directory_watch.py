@@ -1,7 +1,7 @@
-"""Which directories changed, through a descriptor that an event loop waits for.
+"""Watches directories through a descriptor that an event loop waits for.
 
-The engine's watch (``ac_watch_*``): nothing runs while nothing changes. It takes one inotify
-instance and one watch per directory; when there are none left, its users go on without.
+It uses the engine's watch (``ac_watch_*``), so nothing runs while nothing changes. It needs one inotify
+instance, and one inotify watch per directory. Callers work without it when the system has none left.
 """
 
 import os
@@ -9,14 +9,14 @@ import weakref
 
 from aiochronicle._base.binding import ffi, lib, new_error
 
-__all__ = ["Nudge"]
+__all__ = ["DirectoryWatch"]
 
 CHANGES_MAX = 1024
 DIRECTORIES_MAX = 1 << 16
 
 
-class Nudge:
-    """Watches directories, each by the descriptor that the caller has open; OSError if a watch cannot be had.
+class DirectoryWatch:
+    """Watches directories, given by open descriptors; OSError if the system has no inotify instance left.
 
     ``watch`` and ``forget`` may run in one thread and ``take`` in another.
     """
@@ -33,42 +33,42 @@ class Nudge:
         self._watches: dict[str, int] = {}
 
     def fileno(self) -> int:
-        """Return the descriptor: readable when something changed."""
+        """Return the descriptor, which is readable when something has changed."""
         return self._fd
 
     def watch(self, directory: int, path: str) -> int:
-        """Watch a directory, also if it is watched already; an errno if that is impossible, else 0."""
+        """Watch a directory, which may already be watched; return 0 or an errno."""
         if len(self._paths) >= DIRECTORIES_MAX and path not in self._watches:
-            return 0  # the full scan has to do
+            return 0  # the periodic full scan must suffice
         error = new_error()
         watch = lib.ac_watch_add(self._fd, directory, error)
         if watch < 0:
             return int(error.sys_errno)
         if self._watches.get(path) != watch:
             self.forget(path)
-        # A directory that was moved here keeps the watch that it had.
+        # A directory that was moved here keeps its watch.
         self._paths[watch] = path
         self._watches[path] = watch
         return 0
 
     def forget(self, path: str) -> None:
-        """End the watch of a directory, if it has one and was not watched by another path since."""
+        """End the watch of a directory, unless the same watch now belongs to another path."""
         watch = self._watches.pop(path, None)
         if watch is not None and self._paths.get(watch) == path:
             del self._paths[watch]
-            lib.ac_watch_remove(self._fd, watch)  # of a directory that was removed, it is gone
+            lib.ac_watch_remove(self._fd, watch)  # fails if the directory was removed
 
     def take(self) -> list[tuple[str, str]] | None:
-        """Return what changed, as path of the directory and name in it; None if that is not known.
+        """Return changes as (path of the directory, name in it); None if changes were lost.
 
-        An empty name is the directory itself.
+        An empty name means the directory itself.
         """
         changed: dict[tuple[str, str], None] = {}
         for index in range(lib.ac_watch_read(self._fd, self._changes, CHANGES_MAX)):
             change = self._changes[index]
             if change.watch < 0:
                 return None
-            # A watch that is not known yet is about to be: its directory is scanned after that.
+            # An unknown watch is being added: its directory is scanned afterwards.
             if (path := self._paths.get(change.watch)) is not None:
                 changed[path, os.fsdecode(ffi.string(change.name))] = None
         return list(changed)
@@ -80,16 +80,16 @@ class Nudge:
             os.close(fd)
 
     def __del__(self) -> None:
-        self.close()  # of an event loop that was closed before its discovery
+        self.close()  # if an event loop was closed before its discovery
 
 
-_open: "weakref.WeakSet[Nudge]" = weakref.WeakSet()
+_open: "weakref.WeakSet[DirectoryWatch]" = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """A forked child has no use for them, and would keep the watches for as long as it lives."""
-    for nudge in list(_open):
-        nudge.close()
+    """Release the watches in a forked child, which does not use them."""
+    for directory_watch in list(_open):
+        directory_watch.close()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

@@ -1,14 +1,15 @@
-"""Finding queues under a root directory as they appear and vanish.
+"""Finds queues under a root directory as they appear and disappear.
 
-A queue announces itself by a READY file in its directory, created by a rename (Writer.mark_ready). An event
-is only a hint to examine a directory again; its present content decides. Hints come from three sources, and
-each continues if another fails:
+A queue announces itself by a file READY in its directory, created by a rename (Writer.mark_ready). A file
+system event is only a hint to examine a directory again; the current content of the directory decides. Hints
+come from three sources, and each continues if another fails:
 
 - The engine watches every directory that may contain a queue, through a descriptor that the event loop waits
-  for (directory_watch.py). It costs nothing while nothing happens.
-- watchfiles watches the directories where queues come and go, and is asked at intervals (watcher.py). Without
-  the engine's watches, whose number the system limits, it watches everything, at a short interval.
-- Every ``rescan_s`` seconds everything is examined.
+  for (directory_watch.py). This costs nothing while nothing changes.
+- watchfiles watches the directories where queues are created and removed, at intervals (watcher.py). If the
+  engine's watches, whose number the system limits, are not available, it watches everything, at a short
+  interval.
+- A full scan runs every ``rescan_s`` seconds.
 
 Discovery therefore ends only when it is closed.
 """
@@ -29,7 +30,7 @@ from aiochronicle._base.background import in_background
 from aiochronicle._base.one_loop import OneLoop
 from aiochronicle._base.printable import printable
 from aiochronicle._base.system_errors import storage_errors
-from aiochronicle._services.directory_watch import Nudge
+from aiochronicle._services.directory_watch import DirectoryWatch
 from aiochronicle._services.examiner import Attached, Detached, Examiner
 from aiochronicle._services.ready import Ready
 from aiochronicle._services.watcher import Watcher
@@ -37,19 +38,19 @@ from aiochronicle._services.watcher import Watcher
 __all__ = ["Attached", "Detached", "Discovery", "Ready", "discover"]
 
 HINTS_MAX = 4096
-# Looks follow each other after a pause that grows while there is always something new.
+# The pause between examinations, which grows while changes continue.
 PAUSE_S, PAUSE_MAX_S = 0.001, 0.02
 
 _NO_WATCHES = (
-    "directories cannot be watched as they should, so finding queues takes longer and costs more: %s "
-    "(see fs.inotify.max_user_instances and max_user_watches, and the limit of open files)"
+    "cannot watch all directories, so finding queues is slower and costs more CPU time: %s "
+    "(check fs.inotify.max_user_instances and max_user_watches, and the limit of open files)"
 )
 
 _log = logging.getLogger("aiochronicle.discovery")
 
 
 class Scanned(msgspec.Struct, frozen=True):
-    """Everything that was there in the beginning has been reported; for those who use ``next_event``."""
+    """The first scan has ended: all queues that existed at the start were reported. For ``next_event``."""
 
 
 def discover(
@@ -60,20 +61,20 @@ def discover(
 ) -> "Discovery":
     """Follow the queues under ``root``: ``async for event in discover(root)``.
 
-    Yields Attached(path, ready) for each queue that exists or appears, and Detached(path) when its directory
-    is removed. ``depth`` is the number of levels below the root to search. Directories with an unreadable or
-    newer READY are skipped with a warning in the log. Every ``rescan_s`` seconds everything is examined, in
-    case the system lost an event. A missing root is created. Close it (``async with``, ``aclose``) when done;
-    cancelling a task that waits for an event loses none.
+    Yields Attached(path, ready) for each queue that exists or appears, and Detached(path) when its
+    directory is removed. ``depth`` is the number of levels below the root to search. A directory whose
+    READY is unreadable or of a newer version is skipped with a warning in the log. A full scan runs every
+    ``rescan_s`` seconds, in case the system lost an event. A missing root is created. Close it (``async
+    with``, ``aclose``) when you are done. Cancelling a task that waits for an event loses none.
     """
     return Discovery(root, depth=depth, rescan_s=rescan_s)
 
 
 class Discovery:
-    """Created by discover; an asynchronous iterator and context manager.
+    """An asynchronous iterator and context manager. Created by discover.
 
-    It belongs to one event loop at a time: it may be used in another one when the first is closed, and raises
-    InvalidArgument before that.
+    It belongs to one event loop at a time. Another loop can use it after the first one is closed; until then
+    that raises InvalidArgument.
     """
 
     def __init__(
@@ -90,10 +91,10 @@ class Discovery:
         self._renew()
 
     def _renew(self) -> None:
-        """Make what serves one event loop only."""
-        self._there = asyncio.Event()  # an event, or the end
-        self._stirred = asyncio.Event()
-        self._hints: set[str] | None = set()  # paths; None: anything
+        """Create the objects that belong to one event loop."""
+        self._event_added = asyncio.Event()  # also set at the end
+        self._changed = asyncio.Event()
+        self._hints: set[str] | None = set()  # paths to examine; None: all
         self._task: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> Self:
@@ -105,29 +106,29 @@ class Discovery:
         return event
 
     async def next_event(self) -> Attached | Detached | Scanned:
-        """Wait for what comes next, the end of the first scan included."""
+        """Wait for the next event, which may be the end of the first scan."""
         if self._closed:
             raise StopAsyncIteration
         if self._home.enter():
             self._renew()
         if self._task is None:
             self._task = asyncio.create_task(self._follow(), name=f"discover {self.root}")
-            self._task.add_done_callback(lambda _: self._there.set())
+            self._task.add_done_callback(lambda _: self._event_added.set())
         while not self._events:
             if self._closed:
                 raise StopAsyncIteration
             if self._task.done():
-                self._task.result()  # raises what ended it
-            self._there.clear()
-            await self._there.wait()
+                self._task.result()  # raises the exception that ended it
+            self._event_added.clear()
+            await self._event_added.wait()
         return self._events.popleft()
 
     def _report(self, event: Attached | Detached | Scanned) -> None:
         self._events.append(event)
-        self._there.set()
+        self._event_added.set()
 
-    def next_at_once(self) -> Attached | None:
-        """Return one more queue that is ready, if that comes next and is here already."""
+    def next_attached_now(self) -> Attached | None:
+        """Return the next event without waiting, if it is an Attached."""
         event = self._events[0] if self._events else None
         if isinstance(event, Attached):
             self._events.popleft()
@@ -138,7 +139,7 @@ class Discovery:
         """Stop watching soon: the watcher ends in the background. Iteration ends."""
         self._closed = True
         self._events.clear()
-        self._there.set()
+        self._event_added.set()
         if self._is_following():
             assert self._task is not None
             self._task.cancel()
@@ -151,7 +152,7 @@ class Discovery:
             await asyncio.wait([self._task])
 
     def _is_following(self) -> bool:
-        """Return whether there is something to be ended; a loop that is closed has ended it."""
+        """Return whether the task may be running; the task of a closed loop is not."""
         return self._task is not None and not self._task.get_loop().is_closed()
 
     async def __aenter__(self) -> Self:
@@ -171,13 +172,13 @@ class Discovery:
         loop = asyncio.get_running_loop()
         watcher = Watcher(self.root, self._on_change)
         try:
-            self._open_nudge(loop)
-            if self._examiner.nudge is None:
+            self._open_watch(loop)
+            if self._examiner.watch is None:
                 watcher.follow({self.root: None}, eager=True)
                 await watcher.watching()
-            await self._look(None, watcher)
+            await self._examine(None, watcher)
             self._report(Scanned())
-            await self._go_on(loop, watcher)
+            await self._follow_changes(loop, watcher)
         finally:
             await self._end(loop, watcher)
 
@@ -187,53 +188,53 @@ class Discovery:
             Path(self.root).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def _end(self, loop: asyncio.AbstractEventLoop, watcher: Watcher) -> None:
-        nudge, self._examiner.nudge = self._examiner.nudge, None
+        watch, self._examiner.watch = self._examiner.watch, None
         watcher.stop()
-        if loop.is_closed():  # before its discovery: nothing can be waited for
-            if nudge is not None:
-                nudge.close()
+        if loop.is_closed():  # before the discovery was closed: nothing can be awaited
+            if watch is not None:
+                watch.close()
             return
         closing = [in_background(watcher.join)]
-        if nudge is not None:
-            loop.remove_reader(nudge.fileno())
-            closing.append(in_background(nudge.close))
+        if watch is not None:
+            loop.remove_reader(watch.fileno())
+            closing.append(in_background(watch.close))
         await asyncio.wait(closing)
 
-    async def _go_on(self, loop: asyncio.AbstractEventLoop, watcher: Watcher) -> None:
-        """Examine what changes, and now and then everything."""
+    async def _follow_changes(self, loop: asyncio.AbstractEventLoop, watcher: Watcher) -> None:
+        """Examine what changes, and everything at intervals."""
         rescan_at = loop.time() + self._rescan_s
         pause_s = PAUSE_S
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(rescan_at):
-                    await self._stirred.wait()
-            self._stirred.clear()
+                    await self._changed.wait()
+            self._changed.clear()
             hints, self._hints = self._hints, set()
             if loop.time() >= rescan_at:
                 hints = None
             if hints is None:
-                self._open_nudge(loop)
-            await self._look(hints, watcher)
+                self._open_watch(loop)
+            await self._examine(hints, watcher)
             if hints is None:
                 rescan_at = loop.time() + self._rescan_s
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S) if self._stirred.is_set() else PAUSE_S
+            pause_s = min(2 * pause_s, PAUSE_MAX_S) if self._changed.is_set() else PAUSE_S
 
-    def _open_nudge(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._examiner.nudge is not None:
+    def _open_watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._examiner.watch is not None:
             return
         try:
-            nudge = Nudge()
-            loop.add_reader(nudge.fileno(), self._on_nudge)
+            watch = DirectoryWatch()
+            loop.add_reader(watch.fileno(), self._on_watch)
         except OSError as error:
-            self._complain("nudge", _NO_WATCHES, error.strerror)
+            self._warn_once("no inotify", _NO_WATCHES, error.strerror)
             return
-        self._examiner.nudge = nudge
+        self._examiner.watch = watch
 
-    def _on_nudge(self) -> None:
-        if self._examiner.nudge is None:
+    def _on_watch(self) -> None:
+        if self._examiner.watch is None:
             return
-        changes = self._examiner.nudge.take()
+        changes = self._examiner.watch.take()
         if changes is None:
             self._on_change(None)
         elif marks := {
@@ -248,19 +249,21 @@ class Discovery:
             self._hints = None
         else:
             self._hints |= paths
-        self._stirred.set()
+        self._changed.set()
 
-    async def _look(self, hints: set[str] | None, watcher: Watcher) -> None:
-        """Examine the directories that the paths lie in, None means all of them; then watch what is new."""
+    async def _examine(self, hints: set[str] | None, watcher: Watcher) -> None:
+        """Examine the directories of these paths, or all if None; then watch new directories."""
         try:
-            looking = in_background(lambda: self._examiner.look(hints, lambda: self._closed))
+            examining = in_background(lambda: self._examiner.examine(hints, lambda: self._closed))
             try:
-                found = await asyncio.shield(looking)
+                found = await asyncio.shield(examining)
             except asyncio.CancelledError:
-                await asyncio.wait([looking])  # it has files open; it ends soon, for we are closed
+                await asyncio.wait(
+                    [examining]
+                )  # it has files open, and ends soon because of _closed
                 raise
-        except Exception as error:  # noqa: BLE001 - the next look may fare better
-            self._complain(type(error).__name__, "cannot be examined, retrying: %s", error)
+        except Exception as error:  # noqa: BLE001 - the next examination may succeed
+            self._warn_once(type(error).__name__, "cannot be examined, retrying: %s", error)
             return
         for event in found:
             self._report(event)
@@ -269,15 +272,15 @@ class Discovery:
     def _follow_directories(self, watcher: Watcher) -> None:
         examiner = self._examiner
         if examiner.unwatched is not None:
-            self._complain("watch", _NO_WATCHES, examiner.unwatched.strerror)
-        eager = examiner.nudge is None or examiner.unwatched is not None
+            self._warn_once("watch", _NO_WATCHES, examiner.unwatched.strerror)
+        eager = examiner.watch is None or examiner.unwatched is not None
         watcher.follow(
             {path: what for path, what in examiner.directories.items() if eager or not what.leaf},
             eager=eager,
         )
 
-    def _complain(self, kind: str, text: str, *arguments: object) -> None:
-        """Log something once."""
+    def _warn_once(self, kind: str, text: str, *arguments: object) -> None:
+        """Log a warning, once for each kind."""
         if kind not in self._logged:
             self._logged.add(kind)
             _log.warning("%s: " + text, printable(self.root), *map(printable, arguments))

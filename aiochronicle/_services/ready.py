@@ -1,4 +1,4 @@
-"""READY, the file by which a queue announces itself."""
+"""Reads READY, the file that announces a queue."""
 
 from typing import Annotated, Any
 
@@ -26,13 +26,13 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_ready(content: bytes) -> Ready:
-    """Read a READY file: JSON, or ``version=N`` on its first line; else ValueError."""
+    """Parse a READY file: JSON, or ``version=N`` on the first line; otherwise ValueError."""
     text = content.decode("utf-8")
     first = text.strip().splitlines()[0] if text.strip() else ""
     if first.startswith("version="):
         number = first.removeprefix("version=").strip()
         if not number.isascii() or not number.isdigit() or len(number) >= len(str(VERSION_MAX)):
-            raise ValueError("the version is not a number, or too large")
+            raise ValueError("the version is not a number, or is too large")
         return Ready(version=int(number))
     try:
         fields: dict[str, Any] = parse_json(content, dict[str, Any])
@@ -47,7 +47,7 @@ def parse_ready(content: bytes) -> Ready:
 
 
 def load_ready(directory: int) -> Ready | None:
-    """Read a directory's marker; None if there is none, ValueError if it cannot be used."""
+    """Read the READY file of a directory; None if there is none, ValueError if it cannot be used."""
     content = read_small_file(READY, READY_BYTES_MAX, directory=directory)
     if content is None:
         return None
@@ -56,5 +56,7 @@ def load_ready(directory: int) -> Ready | None:
     except ValueError as error:
         raise ValueError(f"READY cannot be read: {error}") from error
     if ready.version > SUPPORTED_VERSION:
-        raise ValueError(f"READY has version {ready.version}, newer than this program's")
+        raise ValueError(
+            f"READY has version {ready.version}, but this program knows {SUPPORTED_VERSION}"
+        )
     return ready

@@ -1,11 +1,12 @@
-"""Requests and replies: every requester has a queue for its requests and one for the answers.
+"""Requests and replies: each requester has a queue for its requests and a queue for the answers.
 
-A queue has one writer, so each requester writes requests to its own queue under one root. The responder finds
-it there, and answers into a queue of the same name under another root. An answer names its request as its
-``cause`` (queue id and seq); payloads belong to the user. Both ends can therefore restart. The responder sees
-from its answers which requests are answered; the requester reads only answers that come after it was opened,
-and drops those that no task waits for. A request with a timeout carries its deadline, and is not executed
-later.
+A queue has one writer, so each requester writes its requests to its own queue under one root. The responder
+finds the queue there, and answers into a queue of the same name under another root. An answer names its
+request as its ``cause`` (queue id and seq); payloads belong to the user.
+
+Both ends can therefore restart. The responder learns from its answers which requests are answered. The
+requester reads only answers that arrive after it was opened, and drops those that no task waits for. A
+request with a timeout carries its deadline, and is not executed later.
 """
 
 import copy
@@ -35,9 +36,9 @@ __all__ = [
     "Handler",
     "Payload",
     "Request",
-    "checked_roots",
+    "check_roots",
     "is_expired",
-    "is_reserved",
+    "reserved_type_id",
     "write_payload",
 ]
 
@@ -46,14 +47,14 @@ if TYPE_CHECKING:
 
     Payload: TypeAlias = Buffer
 else:
-    Payload = object  # Buffer, of which CPython 3.11 has no type
+    Payload = object  # CPython 3.11 has no type Buffer
 
-FAILURE_TYPE = 0xFFFE  # type_id of an answer that says why there is no result
+FAILURE_TYPE = 0xFFFE  # type_id of an answer with the reason of a failure
 _REASON_BYTES_MAX = 2048
-CANNOT_WRITE = StorageError, CapacityError, WriterPoisoned  # now, but perhaps later
+CANNOT_WRITE = StorageError, CapacityError, WriterPoisoned  # writing may succeed later
 
 
-def checked_roots(
+def check_roots(
     requests: str | os.PathLike[str], replies: str | os.PathLike[str]
 ) -> tuple[Path, Path]:
     """Return both roots as paths."""
@@ -64,9 +65,9 @@ def checked_roots(
 
 
 class Request(Generic[T]):
-    """A request to answer once, by ``reply`` or ``fail``, in any order and at any time.
+    """A request. Answer it once, by ``reply`` or ``fail``, in any order and at any time.
 
-    An unanswered request is delivered again when the responder is restarted, unless it has expired by then.
+    An unanswered request is delivered again after a restart of the responder, unless it has expired.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Request(Generic[T]):
     def decode(self) -> T:
         """Return the payload as an object of the responder's codec; DecodeError if it cannot be decoded.
 
-        A handler of ``serve`` need not catch that: the request then fails with its text.
+        A handler of ``serve`` does not need to catch that: the request then fails with the error's text.
         """
         return self.message.decode()
 
@@ -106,37 +107,37 @@ class Request(Generic[T]):
 
     @property
     def expired(self) -> bool:
-        """Whether its deadline has passed, by the clock of this host."""
+        """Whether the deadline has passed, by the clock of this host."""
         return is_expired(self.message)
 
     @property
     def answered(self) -> bool:
-        """Whether it was answered."""
+        """Whether the request was answered."""
         return self._answered
 
     def reply(self, payload: Payload | msgspec.Struct, *, type_id: int = 0) -> None:
-        """Answer it, with bytes or an object of the responder's ``reply_codec``.
+        """Answer the request with bytes or an object of the responder's ``reply_codec``.
 
-        Never waits; if the requester's queue was removed, nothing happens. If the answer cannot be written
-        now (DiskFull, for example), the requester is set aside until it can: ``serve`` calls the handler
-        again, other programs may call this again.
+        Never waits. If the requester's queue was removed, nothing happens. If the answer cannot be written
+        now (DiskFull, for example), the requester is set aside until it can be written: ``serve`` then
+        calls the handler again, other programs may call this again.
         """
         if type_id == FAILURE_TYPE:
-            raise is_reserved(type_id)
+            raise reserved_type_id(type_id)
         self._answer_once(payload, type_id)
 
     def fail(self, reason: str) -> None:
-        """Answer with a failure: ``Requester.request`` raises RequestFailed.
+        """Answer the request with a failure: ``Requester.request`` raises RequestFailed.
 
         The requester gets the first 2 KiB of the text.
         """
-        # What the requester sent may be quoted in it: as long as a segment, or not even text.
+        # The text may quote the request, which can be as long as a segment, or not be text at all.
         encoded = reason.encode("utf-8", "backslashreplace")
         self._answer_once(encoded[:_REASON_BYTES_MAX], FAILURE_TYPE)
 
     def _answer_once(self, payload: Payload | msgspec.Struct, type_id: int) -> None:
         if self._answered:
-            raise InvalidArgument(f"{self!r} has its answer already")
+            raise InvalidArgument(f"{self!r} already has an answer: a request gets exactly one")
         try:
             self._answer(payload, type_id)
         except CANNOT_WRITE as error:
@@ -162,7 +163,9 @@ def write_payload(
 ) -> int:
     if isinstance(payload, msgspec.Struct):
         if type_id != 0:
-            raise InvalidArgument(f"type_id {type_id} for an object, which has that of its type")
+            raise InvalidArgument(
+                f"type_id {type_id} was given for an object, which has the type_id of its type: omit it"
+            )
         return writer.send(payload, timestamp_ns=timestamp_ns, cause=cause, expires_ns=expires_ns)
     if expires_ns is not None:
         return writer.append_expiring(payload, expires_ns, type_id=type_id)
@@ -174,5 +177,7 @@ def is_expired(message: Message) -> bool:
     return expires_ns is not None and time.time_ns() >= expires_ns
 
 
-def is_reserved(type_id: int) -> InvalidArgument:
-    return InvalidArgument(f"type_id {type_id} is reserved for answers of Request.fail")
+def reserved_type_id(type_id: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"type_id {type_id} is reserved for answers of Request.fail: use another"
+    )

@@ -1,4 +1,4 @@
-"""The end that sends requests and waits for answers."""
+"""Sends requests and waits for the answers."""
 
 import asyncio
 import contextlib
@@ -21,13 +21,13 @@ from aiochronicle._base.one_loop import OneLoop
 from aiochronicle._base.printable import printable
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._base.system_errors import storage_errors
-from aiochronicle._core.health import Health, because, reason
+from aiochronicle._core.health import Health, format_reason, health_of
 from aiochronicle._core.writer import Writer
 from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._hot import Message
 from aiochronicle._services.answers import Answers
 from aiochronicle._services.damage import REQUESTER_WORDS, OnDamageOfAnswers, check_on_damage
-from aiochronicle._services.request import FAILURE_TYPE, Payload, checked_roots, write_payload
+from aiochronicle._services.request import FAILURE_TYPE, Payload, check_roots, write_payload
 from aiochronicle._typed.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.codec import Codec
 from aiochronicle.config import Retention
@@ -51,7 +51,7 @@ else:
     Q = typing.TypeVar("Q")
     A = typing.TypeVar("A")
 
-_LOOK_INTERVAL_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 _TIME_MAX_NS = 2**63 - 1
 
 _log = logging.getLogger("aiochronicle.requests")
@@ -60,11 +60,10 @@ _log = logging.getLogger("aiochronicle.requests")
 class RequesterStatistics(HtmlStruct, frozen=True, kw_only=True):
     """Counters of a requester: ``sent`` requests and their outcomes, and late answers.
 
-    ``answered`` requests got a result, ``failed`` ones RequestFailed: no request counts as both,
-    unlike in ResponderStatistics.
-    ``given_up`` requests timed out or were cancelled; ``pending`` ones still wait. ``dropped`` answers came
-    when no task waited for them, or belonged to an earlier requester of the same name. ``skipped`` answers
-    were damaged; ``lost`` ones were removed before they were read, as far as seqs show.
+    ``answered`` requests got a result, ``failed`` ones RequestFailed; unlike in ResponderStatistics, no
+    request counts as both. ``given_up`` requests timed out or were cancelled; ``pending`` ones still wait.
+    No task waited for ``dropped`` answers, or they belonged to an earlier requester of the same name.
+    ``skipped`` answers were damaged; ``lost`` ones were removed before they were read, as far as seqs show.
     """
 
     sent: int
@@ -77,8 +76,8 @@ class RequesterStatistics(HtmlStruct, frozen=True, kw_only=True):
     lost: int = 0
 
 
-def _make_root(queue: str) -> None:
-    """Make the directory of a queue unless it is there."""
+def _create_root(queue: str) -> None:
+    """Create the directory above a queue if it does not exist."""
     root = Path(queue).parent
     with storage_errors(root):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,23 +86,23 @@ def _make_root(queue: str) -> None:
 class Requester(Closing, Generic[Q, A]):
     """Sends requests and waits for the answers; a context manager, ``with`` and ``async with``.
 
-    ``requests`` and ``replies`` are the responder's roots. ``name`` identifies this requester; two at a time
-    may not share it. Any number of tasks may send requests, even before the responder runs. ``codec`` is that
-    of open_writer, for objects passed to ``request``; ``reply_codec`` is that of open_reader, for the
+    ``requests`` and ``replies`` are the responder's roots. ``name`` identifies this requester; no two open
+    requesters may share it. Any number of tasks may send requests, even before the responder runs. ``codec``
+    is that of open_writer, for objects passed to ``request``; ``reply_codec`` is that of open_reader, for the
     ``decode`` of answers. ``Requester[Q, A]`` sends a Q and gets an A.
 
-    ``async with`` opens its two queues in the background; ``with``, or the first use of a requester that was
-    not entered, opens them at once and blocks. ``mode`` is that of its queue of requests: with 0o660 a
-    responder of another user in the root's group can read them.
+    ``async with`` opens its two queues in the background. ``with``, or the first use of a requester that was
+    not entered, opens them at once and blocks. ``mode`` is that of the request queue: with 0o660 a responder
+    of another user in the root's group can read it.
 
     ``on_corrupt`` sets what happens at a damaged answer, ``on_lost`` what happens if answers were removed
     before they were read. With "raise" every pending request raises the exception, because the answer may
-    belong to any of them; "skip" counts it, and the requests continue to wait. A function is called with the
-    exception: if it returns, the requester skips; if it raises, the pending requests raise that exception.
-    Later requests work in any case, also after one of the queues was removed or replaced.
+    belong to any of them. "skip" counts the answer, and the requests continue to wait. A function is called
+    with the exception: if it returns, the answer is skipped; if it raises, the pending requests raise that
+    exception. Later requests work in any case, also after one of the queues was removed or replaced.
 
-    It belongs to one event loop at a time: it may be used in another one when the first is closed, and raises
-    InvalidArgument before that.
+    It belongs to one event loop at a time. Another loop can use it after the first one is closed; until then
+    that raises InvalidArgument.
 
     >>> async def ask():
     ...     async with Requester(tmp_path / "asked", tmp_path / "answered", "desk") as service:
@@ -132,7 +131,7 @@ class Requester(Closing, Generic[Q, A]):
         if retention is not None:
             expect("retention", "a Retention or None", Retention, retention)
         self.name = name
-        root, answered = checked_roots(requests, replies)
+        root, answered = check_roots(requests, replies)
         self._path = str(root / name)
         self._options: dict[str, Any] = {
             "segment_size": segment_size,
@@ -159,45 +158,43 @@ class Requester(Closing, Generic[Q, A]):
         self._tasks: list[asyncio.Task[None]] = []
         self._sent = self._answered = self._failed = self._given_up = self._dropped = 0
 
-    # ---- opening ----
-
     def _open(self) -> Writer:
-        """Open both queues unless they are. Blocks."""
+        """Open both queues if they are not open. Blocks."""
         with self._opening:
             if self._closed:
                 raise ClosedError("the requester is closed", path=self._path)
             if self._requests is None:
-                # Anyone who may read the root sees the requests: its creator decides by its mode.
-                _make_root(self._path)
+                # The mode of the root decides who can see the requests; its creator sets it.
+                _create_root(self._path)
                 writer = open_writer(self._path, **self._options)
                 try:
                     self._answers.open()
                 except BaseException:
                     writer.close()
                     raise
-                self._use(writer)
+                self._set_writer(writer)
             assert self._requests is not None
             return self._requests
 
-    def _use(self, writer: Writer) -> None:
+    def _set_writer(self, writer: Writer) -> None:
         self._requests = writer
         self._queue_id = writer.statistics().queue_id
 
-    def _open_again(self, dead: Writer) -> None:
-        """Open the queue of requests again: it was removed, or a sync failed."""
+    def _reopen(self, dead: Writer) -> None:
+        """Reopen the request queue, which was removed or in which a sync failed."""
         with self._opening:
             if self._closed or self._requests is not dead:
                 return
             with contextlib.suppress(ChronicleError):
                 dead.close()
-            _make_root(self._path)
-            self._use(open_writer(self._path, **self._options))
-            text = "%s: the queue of requests was reopened; the waiting requests failed"
+            _create_root(self._path)
+            self._set_writer(open_writer(self._path, **self._options))
+            text = "%s: reopened the request queue; the waiting requests failed"
             _log.warning(text, printable(self._path))
 
     @property
     def queue_id(self) -> int:
-        """Identity of the queue of requests, as answers name it in their cause."""
+        """Identity of the request queue, which the causes of answers contain."""
         if self._requests is None:
             self._open()
         return self._queue_id
@@ -207,7 +204,7 @@ class Requester(Closing, Generic[Q, A]):
         return self
 
     async def __aenter__(self) -> Self:
-        """Open both queues in the background. Cancelled, what was opened is closed."""
+        """Open both queues in the background. If it is cancelled, they are closed again."""
         opening = in_thread(self._open)
         try:
             await shielded(asyncio.wrap_future(opening))
@@ -216,16 +213,14 @@ class Requester(Closing, Generic[Q, A]):
             raise
         return self
 
-    # ---- asking ----
-
     async def request(
         self, payload: Payload | Q, *, type_id: int = 0, timeout: float | None = None
     ) -> Message[A]:
         """Send a request, as bytes or as an object of the codec's types, and return the answer.
 
         RequestTimeout after ``timeout`` seconds, RequestFailed if the responder reports a failure. The
-        request carries its deadline, by the clock of this host: a responder does not start it later. Timed
-        out or cancelled, the request remains sent; a later answer is dropped and counted.
+        request carries its deadline, by the clock of this host: a responder does not start it later. After a
+        timeout or a cancellation the request stays in its queue; a later answer is dropped and counted.
         """
         limit_s = checked_timeout(timeout)
         self._enter_loop()
@@ -263,7 +258,7 @@ class Requester(Closing, Generic[Q, A]):
     ) -> tuple[tuple[int, int], asyncio.Future[Message[A]]]:
         try:
             seq = write_payload(writer, payload, type_id, expires_ns=deadline_ns)
-        except (QueueGone, WriterPoisoned, ClosedError) as error:  # nothing of it is in the queue
+        except (QueueGone, WriterPoisoned, ClosedError) as error:  # the request was not appended
             if self._closed:
                 raise ClosedError("the requester is closed", path=self._path) from None
             writer = await self._renew_writer(writer, error)
@@ -275,20 +270,20 @@ class Requester(Closing, Generic[Q, A]):
         return key, answer
 
     async def _renew_writer(self, dead: Writer, error: ChronicleError) -> Writer:
-        """Return the writer that took the place of a dead one. Cancelled, it is still opened."""
+        """Return the writer that replaces a dead one. If the caller is cancelled, it is still opened."""
         if self._requests is dead:
-            self._fail_all(error)  # their requests may never be read
+            self._fail_all(error)  # the waiting requests may never be read
             if self._reopening is None or self._reopening.done():
-                self._reopening = in_thread(lambda: self._open_again(dead))
+                self._reopening = in_thread(lambda: self._reopen(dead))
             await shielded(asyncio.wrap_future(self._reopening))
         return self._open()
 
     @property
     def healthy(self) -> Health:
-        """Whether it can ask: it is not closed, and the queue of its requests can be written to."""
+        """Whether it can send requests: it is not closed, and its request queue is writable."""
         if self._closed:
-            return because([reason(f"requester {self.name!r}", self._path, "is closed")])
-        return because([]) if self._requests is None else self._requests.healthy
+            return health_of([format_reason(f"requester {self.name!r}", self._path, "is closed")])
+        return health_of([]) if self._requests is None else self._requests.healthy
 
     def statistics(self) -> RequesterStatistics:
         """Return the counters of this requester."""
@@ -303,30 +298,28 @@ class Requester(Closing, Generic[Q, A]):
             lost=self._answers.lost,
         )
 
-    # ---- answers ----
-
     def _enter_loop(self) -> None:
         if self._home.enter():
-            self._tasks = []  # those of a loop that is closed ended with it
+            self._tasks = []  # the tasks of the previous loop ended with it
             self._waiting.clear()
 
     def _follow(self) -> None:
-        """Start the tasks that read answers, unless they run."""
+        """Start the tasks that read answers, if they are not running."""
         if not self._tasks or any(task.done() for task in self._tasks):
             for task in self._tasks:  # one of them was cancelled
                 task.cancel()
             self._tasks = [
                 asyncio.create_task(self._answers.follow(), name=f"answers to {self.name}"),
-                asyncio.create_task(self._look_after_requests(), name=f"requests of {self.name}"),
+                asyncio.create_task(self._watch_request_queue(), name=f"requests of {self.name}"),
             ]
 
-    async def _look_after_requests(self) -> None:
-        """Fail the waiting requests when the queue that they were written to was removed."""
+    async def _watch_request_queue(self) -> None:
+        """Fail the waiting requests when the request queue was removed."""
         while True:
-            await asyncio.sleep(_LOOK_INTERVAL_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             writer = self._requests
             if self._waiting and writer is not None and not writer.closed and writer.gone:
-                self._fail_all(QueueGone("the queue of requests was removed", path=self._path))
+                self._fail_all(QueueGone("the request queue was removed", path=self._path))
 
     def _deliver_answer(self, reply: Message[A]) -> None:
         cause = reply.cause
@@ -341,20 +334,18 @@ class Requester(Closing, Generic[Q, A]):
             answer.set_result(reply)
 
     def _fail_all(self, error: BaseException) -> None:
-        """Have every request that waits now raise this."""
+        """Make every waiting request raise this exception."""
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(error)
 
-    # ---- the end ----
-
     def close(self) -> None:
-        """Close both queues, blocking; tasks that wait for an answer get ClosedError."""
+        """Close both queues. Blocks; tasks that wait for an answer get ClosedError."""
         self._end()
         self._close_queues()
 
     async def aclose(self) -> None:
-        """Close both queues without blocking the loop. Cancelled, they are still closed."""
+        """Close both queues without blocking the loop. If the caller is cancelled, they are still closed."""
         self._end()
         await in_background(self._close_queues)
 
@@ -362,7 +353,7 @@ class Requester(Closing, Generic[Q, A]):
         self._closed = True
         loop = self._home.loop
         if loop is not None and not loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # closed in another thread just now
+            with contextlib.suppress(RuntimeError):  # another thread has just closed the loop
                 if loop is _running_loop():
                     self._end_waiting()
                 else:
@@ -371,7 +362,7 @@ class Requester(Closing, Generic[Q, A]):
     def _end_waiting(self) -> None:
         for task in self._tasks:
             task.cancel()
-        self._tasks = []  # their exceptions hold frames, and those the last answer
+        self._tasks = []  # their exceptions hold frames, which hold the last answer
         self._fail_all(ClosedError("the requester was closed", path=self._path))
 
     def _close_queues(self) -> None:
@@ -389,7 +380,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _deadline_ns(limit_s: float | None) -> int | None:
-    """Return the time at which the limit ends; None: never, or later than a record can hold."""
+    """Return the time at which the limit ends; None if never, or later than a record can store."""
     if limit_s is None:
         return None
     deadline_ns = time.time_ns() + round(limit_s * 1e9)

@@ -1,4 +1,4 @@
-"""The end that answers requests."""
+"""Answers requests."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from aiochronicle._base.arguments import positive, seconds
 from aiochronicle._base.names import is_name
 from aiochronicle._base.one_loop import OneLoop
 from aiochronicle._base.report import HtmlStruct
-from aiochronicle._core.health import Health, because, reason
+from aiochronicle._core.health import Health, format_reason, health_of
 from aiochronicle._core.reader import Reader
 from aiochronicle._hot import Message
 from aiochronicle._services.damage import OnDamage
@@ -20,9 +20,9 @@ from aiochronicle._services.request import (
     FAILURE_TYPE,
     Handler,
     Request,
-    checked_roots,
+    check_roots,
     is_expired,
-    is_reserved,
+    reserved_type_id,
 )
 from aiochronicle._services.responder_answers import AnswerWriters
 from aiochronicle._services.responder_client import Client
@@ -42,10 +42,10 @@ class ResponderStatistics(HtmlStruct, frozen=True, kw_only=True):
     """Counters of a responder: ``received`` requests and their outcomes.
 
     ``answered`` counts all answers, results and failures; ``failed`` counts the failures among them.
-    RequesterStatistics counts the two separately. ``repeated`` requests had been answered before a restart;
-    ``gone`` requesters had no queue any more. ``expired`` requests were dropped after their deadline.
-    ``skipped`` and ``lost`` are those of RouterStatistics: damaged and removed requests; ``skipped`` includes
-    damaged answers, which are found when a requester is attached.
+    (RequesterStatistics counts the two separately.) ``repeated`` requests had been answered before a restart.
+    ``gone`` counts requests and answers of requesters whose queue no longer exists. ``expired`` requests were
+    dropped after their deadline. ``skipped`` and ``lost`` are those of RouterStatistics: damaged and removed
+    requests; ``skipped`` includes damaged answers, which are found when a requester is attached.
     """
 
     received: int
@@ -60,14 +60,14 @@ class ResponderStatistics(HtmlStruct, frozen=True, kw_only=True):
 
 
 class _RequestRouter(Router[T]):
-    """A router that leaves queues alone which no requester can have made."""
+    """A router that does not open queues whose name no requester can have."""
 
     def _open_one(self, path: str) -> tuple[Reader, int] | Exception:
         if not is_name(Path(path).name):
             return InvalidName(
-                "no requester can have this name, so nothing in it is read or answered",
+                "no requester can have this name, so the queue is not read",
                 path=path,
-                advice="Remove it.",
+                advice="Remove the directory.",
             )
         return super()._open_one(path)
 
@@ -75,24 +75,23 @@ class _RequestRouter(Router[T]):
 class Responder(Generic[T]):
     """Answers the requests of any number of requesters; an async context manager.
 
-    ``async for request in responder`` delivers one request after the other, those of each requester in order;
+    ``async for request in responder`` delivers one request after the other, those of each requester in order.
     ``serve`` calls a function for each. Every request gets exactly one answer, even if the responder is
     killed and restarted: requests without an answer are delivered again, others are not. Other effects of a
-    request may happen twice. Answers are flushed in the background, and requests are committed after them:
-    after a power cut, requests whose answers were lost are delivered again, too.
+    request may occur twice. Answers are flushed in the background, and then their requests are committed, so
+    after a power cut, requests whose answers were lost are also delivered again.
 
     One responder at a time can serve a root; ``name`` is its reader name in the queues of the requesters.
     ``codec`` is for ``Request.decode``, ``reply_codec`` for answers that are not bytes; a requester's queue
     with another schema is listed in ``problems``. ``segment_size``, ``retention`` and ``mode`` are those of
-    the queues of answers. Keep answers for longer than any request takes: a restarted responder uses them to
-    see what was answered. Cancelling a task anywhere in ``async for`` loses nothing.
+    the answer queues. Keep answers for longer than any request takes, because a restarted responder uses them
+    to find out which requests were answered. Cancelling a task anywhere in ``async for`` loses nothing.
 
     An expired request is dropped before it is delivered, and counted. ``on_corrupt`` and ``on_lost`` are
     those of Router: by default a requester whose queue is damaged is set aside, listed in ``problems`` and
-    retried, and the others are served. Damaged answers, from which the responder would see what was answered,
-    have the same effect; if they are skipped, their requests are answered again. Closing gives running
-    handlers ``grace_s`` seconds to finish; their results are sent. It belongs to one event loop at a time, as
-    a Router.
+    retried, and the others are served. Damaged answers have the same effect; if they are skipped, their
+    requests are answered again. Closing gives running handlers ``grace_s`` seconds to finish; their results
+    are sent. Like a Router, it belongs to one event loop at a time.
     """
 
     def __init__(
@@ -114,8 +113,8 @@ class Responder(Generic[T]):
         self._grace_s = seconds("grace_s", grace_s, zero=True)
         types = None if reply_codec is None else registry_of(reply_codec, "reply_codec")
         if types is not None and types.fixed_ids and FAILURE_TYPE in types:
-            raise is_reserved(FAILURE_TYPE)
-        asked, answered = checked_roots(requests, replies)
+            raise reserved_type_id(FAILURE_TYPE)
+        asked, answered = check_roots(requests, replies)
         self._router: Router[T] = _RequestRouter(
             asked,
             name=name,
@@ -130,16 +129,16 @@ class Responder(Generic[T]):
             on_lost=on_lost,
         )
         self._answers = AnswerWriters(self._router)
-        self._taken: Message[T] | None = None  # from the router, when its task was cancelled
-        self._returned: list[Request[T]] = []  # by handlers that were cancelled
+        self._taken: Message[T] | None = None  # from the router, by a task that was then cancelled
+        self._returned: list[Request[T]] = []  # from handlers that were cancelled
         self._closing = False
         self._received = self._repeated = self._gone = self._expired = self._left = 0
         self._home = OneLoop(f"the responder of {self._router.root}")
         self._renew()
 
     def _renew(self) -> None:
-        """Make what serves one event loop only."""
-        self._taking = asyncio.Lock()  # requests of one requester are handed over in order
+        """Create the objects that belong to one event loop."""
+        self._taking = asyncio.Lock()  # keeps the requests of one requester in order
         self._is_waiting = False  # for the next message
         self._handling: set[asyncio.Task[None]] = set()
 
@@ -158,9 +157,9 @@ class Responder(Generic[T]):
 
     @property
     def healthy(self) -> Health:
-        """Whether it serves all requesters: it is open, and there are no ``problems``."""
+        """Whether it serves all requesters: it is open and has no ``problems``."""
         if self._closing:
-            return because([reason("responder", self._router.root, "is closed")])
+            return health_of([format_reason("responder", self._router.root, "is closed")])
         return self._router.healthy
 
     def __aiter__(self) -> Self:
@@ -179,9 +178,9 @@ class Responder(Generic[T]):
                     self._gone += 1
                     continue
                 except ChronicleError as error:
-                    # Its answers cannot be written now. That does not concern the other requesters,
-                    # and the request is delivered again when the queue is retried.
-                    self._taken = message  # if this is cancelled
+                    # The answers of this requester cannot be written now. Other requesters are not
+                    # affected, and the request is delivered again when the queue is retried.
+                    self._taken = message  # in case this is cancelled
                     await self._router.set_aside(message, error)
                     self._taken = None
                     continue
@@ -189,7 +188,7 @@ class Responder(Generic[T]):
                     self._taken = message
                     raise
                 self._answers.keep_committing()
-                if client.lost_answers is not None:  # it is about to be set aside
+                if client.lost_answers is not None:  # the requester will be set aside soon
                     client.newest = message
                     self._answers.due[client] = None
                 elif not client.accept(message):
@@ -202,12 +201,12 @@ class Responder(Generic[T]):
                     return Request(message, partial(self._answers.answer, client, message))
 
     def _returned_request(self) -> Request[T] | None:
-        """Return the first of the requests whose handlers were cancelled."""
+        """Return the oldest of the requests whose handlers were cancelled."""
         while self._returned and not self._closing:
-            request = min(self._returned, key=lambda one: one.message.seq)  # of each in order
+            request = min(self._returned, key=lambda one: one.message.seq)
             self._returned.remove(request)
             self._answers.keep_committing()
-            if request.answered:  # by a caller that kept it
+            if request.answered:  # by other code that kept a reference
                 continue
             if not request.expired:
                 return request
@@ -232,14 +231,16 @@ class Responder(Generic[T]):
     async def serve(self, handler: Handler[T], *, concurrency: int = 64) -> None:
         """Call the handler for each request, and answer with its result, until cancelled.
 
-        At most ``concurrency`` handlers run at once. A handler that answers itself, with ``request.reply`` or
-        ``request.fail``, returns None. If it raises RequestFailed, the request fails with that text; with any
-        other exception it fails with the type and text of the exception, which is also logged. A problem with
-        one requester, its requests or its queues does not affect the others. A request that expired before
-        its handler begins is dropped. Cancelled, running handlers are cancelled; results that they still
-        return are sent, and the other requests are delivered again, first of all to the next call of
-        ``serve``, or after a restart. If ``on_corrupt`` or ``on_lost`` raises, ``serve`` raises that
-        exception when the handlers have ended; call it again for the other requesters.
+        At most ``concurrency`` handlers run at once. A handler that answers by itself, with ``request.reply``
+        or ``request.fail``, returns None. If it raises RequestFailed, the request fails with that text; with
+        any other exception it fails with the type and text of the exception, which is also logged. A problem
+        with one requester, its requests or its queues does not affect the others. A request that expires
+        before its handler begins is dropped.
+
+        If ``serve`` is cancelled, it cancels the running handlers. Results that they still return are sent.
+        The other requests are delivered again, first by the next call of ``serve``, or after a restart. If
+        ``on_corrupt`` or ``on_lost`` raises, ``serve`` raises that exception when the handlers have ended;
+        call it again for the other requesters.
         """
         positive("concurrency", concurrency)
         self._enter_loop()
@@ -258,7 +259,7 @@ class Responder(Generic[T]):
                     tasks.add(handling)
                     handling.add_done_callback(tasks.discard)
                 handling.add_done_callback(lambda _: free.release())
-                del request, handling  # while this waits, it keeps no segment mapped
+                del request, handling  # they would keep a segment mapped during the next wait
             await wait_until_done(own)
         except asyncio.CancelledError:
             for handling in own:
@@ -268,7 +269,7 @@ class Responder(Generic[T]):
             await wait_until_done(own)
 
     async def _handle(self, handler: Handler[T], request: Request[T]) -> None:
-        if request.expired:  # which waiting for its first turn may have made it
+        if request.expired:  # while the task waited to start
             self._expire(request)
         else:
             await answer_by(handler, request)
@@ -278,13 +279,12 @@ class Responder(Generic[T]):
         client = self._client_that_sent(request)
         if request.answered or client is None:
             return
-        if handling.cancelled():  # perhaps before it began
+        if handling.cancelled():  # possibly before it began
             self._returned.append(request)
         elif request._refused is not None:  # pyright: ignore[reportPrivateUsage]
             client.lost_answers = client.lost_answers or request._refused  # pyright: ignore[reportPrivateUsage]
-            self._answers.forget_outstanding(
-                client, request.message
-            )  # its queue is tried again, and read again
+            # The retry of the requester's queue reads the request again.
+            self._answers.forget_outstanding(client, request.message)
 
     def _expire(self, request: Request[T]) -> None:
         client = self._client_that_sent(request)
@@ -293,13 +293,13 @@ class Responder(Generic[T]):
             self._drop(client, request.message)
 
     def _client_that_sent(self, request: Request[T]) -> Client | None:
-        """Return whose request it is, if it waits for its answer."""
+        """Return the requester that sent a request, if it still waits for the answer."""
         message = request.message
         client = self._answers.clients.get((message.source, message.queue_id))
         return client if client is not None and message.seq in client.outstanding else None
 
     def _drop(self, client: Client, message: Message) -> None:
-        """Drop a request that nobody waits for any more: commit it without an answer."""
+        """Drop an expired request: commit it without an answer."""
         self._expired += 1
         client.note_answer(message)
         self._answers.forget_outstanding(client, message)
@@ -324,8 +324,8 @@ class Responder(Generic[T]):
         """Stop, and close all queues; unanswered requests are delivered again next time.
 
         No more requests are taken. Running handlers of ``serve`` have ``grace_s`` seconds to finish, and are
-        then cancelled. Answers are flushed and their requests committed. Cancelled, the last requests may be
-        read again; they are recognised by their answers.
+        then cancelled. Answers are flushed and their requests committed. If this is cancelled, the last
+        requests may be read again, but their answers prevent a second answer.
         """
         self._enter_loop()
         self._closing = True
@@ -341,24 +341,24 @@ class Responder(Generic[T]):
                 self._forget()
 
     def _forget(self) -> None:
-        """Drop all messages, which keep their segments mapped."""
+        """Drop all messages, because they keep their segments mapped."""
         self._left = self.statistics().outstanding
         self._taken = None
         for held in (self._returned, self._answers.due, self._answers.clients):
             held.clear()
 
     def close(self) -> None:
-        """Close all queues at once; needs no event loop.
+        """Close all queues at once, without an event loop.
 
-        Unanswered requests are delivered again next time; those whose answers were not flushed yet are
-        recognised by their answers.
+        Unanswered requests are delivered again next time. Requests whose answers were not flushed yet may be
+        read again, but their answers prevent a second answer.
         """
         self._closing = True
         self._router.close()
         self._forget()
 
     async def _end_handlers(self) -> None:
-        running = self._handling - {asyncio.current_task()}  # one of them may close us
+        running = self._handling - {asyncio.current_task()}  # a handler may close the responder
         if running:
             _, late = await asyncio.wait(running, timeout=self._grace_s)
             for handling in late:

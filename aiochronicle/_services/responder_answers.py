@@ -1,4 +1,4 @@
-"""The answers of a responder: writing them, and committing the requests that have one."""
+"""Writes the answers of a responder, and commits the requests that have an answer."""
 
 import asyncio
 import copy
@@ -19,7 +19,7 @@ from aiochronicle.errors import ClosedError, CorruptionError, QueueGone
 __all__ = ["AnswerWriters"]
 
 _COMMIT_INTERVAL_S = 0.1
-_REMOVED = ClosedError, QueueGone  # one of a requester's two queues
+_REMOVED = ClosedError, QueueGone  # one of the requester's two queues was removed
 
 
 class AnswerWriters(Generic[T]):
@@ -27,14 +27,14 @@ class AnswerWriters(Generic[T]):
 
     def __init__(self, router: Router[T]) -> None:
         self.clients: dict[tuple[str, int], Client] = {}
-        self.due: dict[Client, None] = {}  # in order: whose answers wait for a flush
+        self.due: dict[Client, None] = {}  # in order: requesters whose answers wait for a flush
         self.answered = self.failed = self.gone = 0
         self._router = router
         self._judged: dict[str, str] = {}  # the last damage of each requester's answers
         self._committing: asyncio.Task[None] | None = None
 
     async def client_of(self, message: Message) -> Client:
-        """Return the requester that sent this; opens the queue of its answers if necessary."""
+        """Return the requester that sent a message; opens its answer queue if necessary."""
         key = message.source, message.queue_id
         client = self.clients.get(key)
         if client is None or client.reader.closed:
@@ -55,13 +55,13 @@ class AnswerWriters(Generic[T]):
     async def _answered_since(self, path: str, first: Message) -> set[tuple[int, int]]:
         """Return which requests from this one on, by seq and epoch, have an answer in the queue.
 
-        A damaged answer is dealt with as ``on_corrupt`` says. Skipped, its request has none.
+        ``on_corrupt`` applies to a damaged answer. If the answer is skipped, its request has none.
         """
         answers = AnswersSince(path, first)
         last: CorruptionError | None = None
         try:
             while (damage := await in_background(partial(answers.read, last))) is not None:
-                if last is not None and str(damage) == str(last):  # stepping over did not help
+                if last is not None and str(damage) == str(last):  # skipping it did not help
                     raise damage
                 self._judge_answer(first, damage)
                 last = damage
@@ -70,8 +70,8 @@ class AnswerWriters(Generic[T]):
             await in_background(answers.close)
 
     def _judge_answer(self, first: Message, damage: CorruptionError) -> None:
-        """Raise damage among the answers to a requester, unless ``on_corrupt`` says to skip it."""
-        if self._judged.get(first.source) == str(damage):  # every retry finds it again
+        """Raise a damaged answer to a requester, unless ``on_corrupt`` skips it."""
+        if self._judged.get(first.source) == str(damage):  # each retry finds it again
             raise damage
         verdict = self._router._judge(damage)  # pyright: ignore[reportPrivateUsage]
         if verdict.skip:
@@ -100,9 +100,9 @@ class AnswerWriters(Generic[T]):
             self.gone += 1
             client.lost_answers = error
         except CANNOT_WRITE as error:
-            # The requester is set aside until it can: then its requests are delivered again. No further
-            # answer is written before, not even that there is none.
-            client.lost_answers = copy.copy(error)  # whose frames do not hold the message
+            # The requester is set aside until the answer can be written; then its requests are
+            # delivered again. No further answer is written before that, not even a failure.
+            client.lost_answers = copy.copy(error)  # the copy has no frames that hold the message
             self.due[client] = None
             raise
         else:
@@ -113,7 +113,7 @@ class AnswerWriters(Generic[T]):
 
     def forget_outstanding(self, client: Client, message: Message) -> None:
         """Commit this request, which needs no further answer, with the next flush."""
-        # Due before and after it: a commit in another thread must see one or the other.
+        # Due before and after it, so that a commit in another thread sees one or the other.
         self.due[client] = None
         client.outstanding.pop(message.seq, None)
         self.due[client] = None
@@ -127,7 +127,7 @@ class AnswerWriters(Generic[T]):
             self._committing = loop.create_task(self._commit_repeatedly(), name=name)
 
     async def _commit_repeatedly(self) -> None:
-        # By the clock, because answers may be given in other threads, and so that they share syncs.
+        # Periodically, because other threads may give answers, and so that answers share syncs.
         while self.due or any(client.outstanding for client in self.clients.values()):
             await asyncio.sleep(_COMMIT_INTERVAL_S)
             await self._commit_due()
@@ -145,14 +145,14 @@ class AnswerWriters(Generic[T]):
         try:
             flushed = await in_background(lambda: Writer.flush_together(writers))
         except BaseException:
-            self.due.update(dict.fromkeys(ends))  # by aclose, if that is what cancelled it
+            self.due.update(dict.fromkeys(ends))  # the next commit, or aclose, flushes them
             raise
         for (client, end), result in zip(ends.items(), flushed, strict=True):
             lost = client.lost_answers or (None if isinstance(result, int) else result)
             if lost is None:
                 client.commit(end)
             elif client.newest is not None:
-                # Lost answers are given again when the queue is retried.
+                # The retry of the queue gives lost answers again.
                 self.gone += isinstance(result, QueueGone) and client.lost_answers is None
                 await self._router.set_aside(client.newest, lost)
 

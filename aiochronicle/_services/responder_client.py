@@ -1,4 +1,4 @@
-"""What a responder knows of one requester: which requests wait, and which have an answer."""
+"""The responder's state of one requester: which requests wait, and which have an answer."""
 
 import contextlib
 import threading
@@ -16,10 +16,10 @@ __all__ = ["AnsweredUpTo", "AnswersSince", "Client", "not_before"]
 
 
 class AnsweredUpTo(NamedTuple):
-    """The end of the requests that have their answers."""
+    """The end of the requests that have an answer."""
 
     place: Message | Position
-    seq: int  # of the first that is not among them
+    seq: int  # of the first request without an answer
 
 
 class Client:
@@ -28,28 +28,30 @@ class Client:
     def __init__(self, reader: Reader, replies: Writer, answered: set[tuple[int, int]]) -> None:
         self.reader = reader
         self.replies = replies
-        self.answered = answered  # seq and epoch: before it was attached, not committed
-        self.uncommitted: set[tuple[int, int]] = set()  # likewise: answered by us, not committed
+        self.answered = answered  # seq and epoch: answered before it was attached, not committed
+        self.uncommitted: set[tuple[int, int]] = (
+            set()
+        )  # seq and epoch: answered since, not committed
         self.outstanding: dict[int, Message] = {}  # in order
         self.newest: Message | None = None
-        self.lost_answers: ChronicleError | None = None  # so their requests must be delivered again
+        self.lost_answers: ChronicleError | None = None  # their requests must be delivered again
 
     def attach(self, reader: Reader, replies: Writer, answered: set[tuple[int, int]]) -> None:
-        """Go on with another reader of the same queue, with what is being answered."""
+        """Continue with another reader of the same queue; outstanding requests stay."""
         self.reader, self.replies, self.answered = reader, replies, answered
         self.newest = self.lost_answers = None
 
     def note_answer(self, message: Message) -> None:
-        """Take note, before it is forgotten, that a request has its answer or needs none. [any thread]"""
+        """Record that a request has its answer, or needs none. Thread-safe."""
         self.uncommitted.add((message.seq, message.epoch))
 
     def accept(self, message: Message) -> bool:
-        """Take the next request; False if it has its answer already, or is being answered."""
+        """Accept the next request; False if it already has an answer, or is being processed."""
         self.newest = message
-        held = self.outstanding.get(message.seq)
-        if held is not None and held.epoch == message.epoch:
+        outstanding = self.outstanding.get(message.seq)
+        if outstanding is not None and outstanding.epoch == message.epoch:
             return False
-        # A power cut can have a seq given twice. Epoch 0: the answer does not say whose it was.
+        # After a power cut a seq may be used twice. Epoch 0: the answer does not tell whose it was.
         this = (message.seq, message.epoch)
         if this in self.uncommitted or not self.answered.isdisjoint({this, (message.seq, 0)}):
             return False
@@ -57,8 +59,8 @@ class Client:
         return True
 
     def answered_up_to(self) -> AnsweredUpTo | None:
-        """Return the last request if all have their answer, else where the first is that has not."""
-        waiting = list(self.outstanding.values())  # answers may come from other threads
+        """Return the last request if all have an answer, otherwise the place of the first without one."""
+        waiting = list(self.outstanding.values())  # a copy, because other threads may answer
         first = min(waiting, key=lambda message: message.seq, default=None)
         if first is not None:
             return AnsweredUpTo(first.position, first.seq)
@@ -69,17 +71,17 @@ class Client:
         """Commit up to what ``answered_up_to`` returned; nothing if the queue was removed."""
         if self.reader.closed or end is None:
             return
-        with contextlib.suppress(ChronicleError):  # reading says what is wrong with the queue
+        with contextlib.suppress(ChronicleError):  # reading the queue will raise it
             if isinstance(end.place, Position):
                 self.reader.commit_position(end.place)
             else:
                 self.reader.commit(end.place)
-            answered = list(self.uncommitted)  # other threads add to it
+            answered = list(self.uncommitted)  # a copy, because other threads add to it
             self.uncommitted.difference_update(one for one in answered if one[0] < end.seq)
 
 
 class AnswersSince:
-    """Which requests from one on, by seq and epoch, have an answer in a queue."""
+    """Collects which requests, from a given one on, have an answer in a queue, by seq and epoch."""
 
     def __init__(self, path: str, first: Message) -> None:
         self.answered: set[tuple[int, int]] = set()
@@ -88,13 +90,13 @@ class AnswersSince:
         self._timestamp_ns = first.timestamp_ns
         self._reader: Reader | None = None
         self._closed = False
-        self._alone = threading.Lock()  # the task that waits may be cancelled while a thread reads
+        self._alone = threading.Lock()  # a cancelled task may close this while a thread reads
 
     def read(self, after: CorruptionError | None) -> CorruptionError | None:
-        """Read on after this damage; return the next damage, None at the end. Blocks."""
+        """Continue after this damage; return the next damage, or None at the end. Blocks."""
         with self._alone:
             try:
-                if not self._closed:  # before a thread had time for this
+                if not self._closed:  # it may be closed before the thread starts
                     self._read(after)
             except CorruptionError as damage:
                 return damage.with_traceback(None)

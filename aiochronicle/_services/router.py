@@ -1,8 +1,8 @@
 """A fan-in that follows discovery.
 
-Queues are attached when they announce themselves, and detached when they are removed. A queue that
+It attaches queues when they announce themselves, and detaches them when they are removed. A queue that
 fails is set aside: it leaves the stream and is retried, at the position where it failed, until it is
-repaired or removed. Every problem belongs to one path and does not affect the other queues.
+repaired or removed. A problem of one path does not affect the other queues.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _log = logging.getLogger("aiochronicle.router")
 
 
 def _raise_fd_limit() -> None:
-    """Take what the system allows: each attached queue with a live writer costs an fd."""
+    """Raise the limit of open files: each attached queue with a live writer needs a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FDS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FDS_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -65,10 +65,9 @@ def _raise_fd_limit() -> None:
 class RouterStatistics(FanInStatistics, frozen=True, kw_only=True):
     """A router as a whole: the counters of FanInStatistics, and those of damage.
 
-    ``skipped`` is the number of damaged places that were stepped over. ``lost`` is the number of
-    messages that were removed before they were read, as far as seqs tell; a loss of unknown size
-    counts as one. ``set_aside`` is the number of queues that are not in the stream now: see
-    ``Router.problems``.
+    ``skipped`` is the number of damaged places that were skipped. ``lost`` is the number of messages that
+    were removed before they were read, as far as seqs show; a loss of unknown size counts as one.
+    ``set_aside`` is the number of queues that are not in the stream now: see ``Router.problems``.
     """
 
     skipped: int
@@ -81,35 +80,34 @@ class Router(AttachingFanIn[T]):
 
     ``message.source`` is the path of the message's queue below the root.
 
-    Queues may be created and removed while it runs. ``name`` is the reader name in each queue: after
-    a restart every queue continues after the last ``commit``. ``codec`` is that of ``open_reader``,
-    for all queues; a queue with another schema is a problem.
+    Queues may be created and removed while it runs. ``name`` is the reader name in each queue: after a
+    restart every queue continues after the last ``commit``. ``codec`` is that of ``open_reader``, for all
+    queues; a queue with another schema is a problem.
 
-    A queue that cannot be attached, or that fails, does not stop the others: it is set aside. Its
-    exception is in ``problems`` by path, and in the log. It is retried, after 0.1 s at first and
-    finally every ``rescan_s``, so that it comes back once it is repaired. It continues
-    where it failed, or at a newer commit made under the router's name. A copy put in its place,
-    for instance a backup, is another queue: it continues at the position committed there.
+    A queue that cannot be attached, or that fails, does not stop the others: it is set aside. Its exception
+    is in ``problems``, by path, and in the log. It is retried until it is repaired, first after 0.1 s and
+    finally every ``rescan_s``. It continues where it failed, or at a newer commit under the router's name.
+    A copy that replaces it, for instance a backup, is another queue: it continues at the position committed
+    there.
 
-    ``on_corrupt`` sets what happens at a damaged record, ``on_lost`` what happens if messages were
-    removed before they were read. "set_aside" sets the queue aside. "raise" also raises the exception
-    out of the iteration, once; iterate again for the other queues. "skip" steps over the damage, or
-    continues at the oldest message, with a warning in the log and a count in ``statistics``. A
-    function is called with the exception: if it returns, the damage is skipped; an exception that it
-    raises is raised as by "raise".
+    ``on_corrupt`` sets what happens at a damaged record, ``on_lost`` what happens if messages were removed
+    before they were read. "set_aside" sets the queue aside. "raise" does the same, and the iteration raises
+    the exception once; iterate again for the other queues. "skip" skips the damage, or continues at the
+    oldest message, with a warning in the log and a count in ``statistics``. A function is called with the
+    exception: if it returns, the damage is skipped; if it raises, the iteration raises that exception.
 
-    ``timestamp`` says where messages of Java queues have their time, as in ``open_reader``; a message
+    ``timestamp`` tells where messages of Java queues have their time, as in ``open_reader``; a message
     without it sets its queue aside. Native queues have their own timestamps.
 
-    ``await reply(message)`` returns a writer for replies to the sender: a queue under ``reply_root``
-    (by default ROOT.replies) with the sender's name, segments of ``reply_segment_size``, the types of
-    ``reply_codec`` and files of ``reply_mode``. Replies are kept forever unless ``reply_retention`` is
-    given. AccessDenied if ``reply_root`` or the reply queue belongs to a user other than this one,
-    root or the owner of the parent directory, or is a link of such a user.
+    ``await reply(message)`` returns a writer for replies to the sender: a queue under ``reply_root`` (by
+    default ROOT.replies) with the sender's name, segments of ``reply_segment_size``, the types of
+    ``reply_codec`` and files of ``reply_mode``. Replies are kept forever unless ``reply_retention`` is given.
+    AccessDenied if ``reply_root`` or the reply queue belongs to a user other than this one, root or the owner
+    of the parent directory, or is a link of such a user.
 
-    Use it as an async context manager: entering returns when all existing queues are attached;
-    leaving closes readers, writers and the watcher. It belongs to one event loop at a time: it may be
-    used in another one when the first is closed, and raises InvalidArgument before that.
+    Use it as an async context manager: entering it waits until all existing queues are attached; leaving it
+    closes readers, writers and the watcher. It belongs to one event loop at a time. Another loop can use it
+    after the first one is closed; until then that raises InvalidArgument.
     """
 
     def __init__(
@@ -172,11 +170,11 @@ class Router(AttachingFanIn[T]):
         return discover(root, depth=self._depth, rescan_s=self._rescan_s)
 
     def _renew(self) -> None:
-        """Make what serves one event loop only."""
+        """Create the objects that belong to one event loop."""
         self._changing = asyncio.Lock()
-        self._begun = asyncio.Event()  # the first scan has ended, or failed
-        self._stirred = asyncio.Event()  # there is more to be tried again
-        self._cannot_begin: Exception | None = None
+        self._first_scan_ended = asyncio.Event()  # or failed
+        self._retry_added = asyncio.Event()
+        self._start_error: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -193,22 +191,20 @@ class Router(AttachingFanIn[T]):
         self._follow()
         return super().next(timeout)
 
-    # ---- following ----
-
     def _enter_loop(self) -> None:
-        was = self._home.loop
-        if self._home.enter() and was is not None:
-            # What the loop before had under way ended with it. Everything is found once more.
+        previous = self._home.loop
+        if self._home.enter() and previous is not None:
+            # The work of the previous loop ended with it. Discovery starts again.
             self._discovery = self._discover(self.root)
             self._renew()
 
     def _follow(self) -> None:
         self._enter_loop()
         if not self._tasks and not self.closed:
-            _log.debug("follows %s as %s", printable(self.root), self.name)
+            _log.debug("following %s as %s", printable(self.root), self.name)
             self._tasks = [
                 asyncio.create_task(self._follow_discovery(), name=f"router {self.root}"),
-                asyncio.create_task(self._try_again(), name=f"router {self.root}: problems"),
+                asyncio.create_task(self._retry_problems(), name=f"router {self.root}: problems"),
             ]
 
     async def _follow_discovery(self) -> None:
@@ -218,7 +214,7 @@ class Router(AttachingFanIn[T]):
                 await self._follow_events()
             except StopAsyncIteration:
                 return
-            except Exception as error:  # noqa: BLE001 - queues continue to come and go
+            except Exception as error:  # noqa: BLE001 - discovery must continue
                 self._discovery_failed(error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._rescan_s)
@@ -226,9 +222,9 @@ class Router(AttachingFanIn[T]):
             self._discovery = self._discover(self.root)
 
     def _discovery_failed(self, error: Exception) -> None:
-        if not self._begun.is_set():
-            self._cannot_begin = error
-            self._begun.set()
+        if not self._first_scan_ended.is_set():
+            self._start_error = error
+            self._first_scan_ended.set()
         if str(self.problems.get(self.root)) != str(error):
             _log.error("%s: discovery failed: %s", printable(self.root), printable(error))
         self.problems[self.root] = error.with_traceback(None)
@@ -239,21 +235,21 @@ class Router(AttachingFanIn[T]):
             event = await self._discovery.next_event()
             async with self._changing:
                 if isinstance(event, Attached):
-                    run = self._run_of(event)
+                    run = self._collect_run(event)
                     if found is not None:
                         found.update(one.path for one in run)
                     self._announced.update((one.path, one) for one in run)
                     await self._attach([p.path for p in run if p.path not in self._attached])
                 elif isinstance(event, Scanned):
                     for path in {*self._attached, *self._aside} - (found or set()):
-                        await self._detach(path)  # while nobody followed
+                        await self._detach(path)  # removed while discovery was not running
                     found = None
                     self.problems.pop(self.root, None)
-                    self._begun.set()
+                    self._first_scan_ended.set()
                 else:
                     await self._detach(event.path)
 
-    async def _try_again(self) -> None:
+    async def _retry_problems(self) -> None:
         while not self.closed:
             await self._wait_for_due()
             async with self._changing:
@@ -263,59 +259,57 @@ class Router(AttachingFanIn[T]):
                     await self._attach(sorted(due)[:_RUN_MAX])
 
     async def _wait_for_due(self) -> None:
-        self._stirred.clear()
+        self._retry_added.clear()
         due_s = min((aside.due_s for aside in self._aside.values()), default=None)
         with contextlib.suppress(TimeoutError):
             pause_s = None if due_s is None else max(due_s - time.monotonic(), 0)
             async with asyncio.timeout(pause_s):
-                await self._stirred.wait()
+                await self._retry_added.wait()
 
-    def _run_of(self, first: Attached) -> list[Attached]:
-        """Return what can be attached together: opening waits for the disk, so not one by one."""
+    def _collect_run(self, first: Attached) -> list[Attached]:
+        """Return queues to attach together, because opening them one by one would wait for the disk."""
         run = [first]
-        while len(run) < _RUN_MAX and (more := self._discovery.next_at_once()) is not None:
+        while len(run) < _RUN_MAX and (more := self._discovery.next_attached_now()) is not None:
             run.append(more)
         return run
 
-    # ---- detaching ----
-
-    def _stir(self) -> None:
-        """Wake the task that retries problems; from any thread."""
+    def _wake_retries(self) -> None:
+        """Wake the task that retries problems. Thread-safe."""
         loop = self._home.loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it is closed
-                loop.call_soon_threadsafe(self._stirred.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._retry_added.set)
 
     async def _detach(self, path: str) -> None:
         if path in self._attached:
-            await self._leave(path)
+            await self._remove_source(path)
             self._log_removed(path)
         self._forget(path)
 
     def _log_removed(self, path: str) -> None:
         _log.info("removed: %s", printable(path))
 
-    async def _leave(self, path: str) -> "Future[None] | None":
-        """Detach a queue; return what closes its reader."""
+    async def _remove_source(self, path: str) -> "Future[None] | None":
+        """Detach a queue; return the future that closes its reader."""
         source = self._attached[path]
-        # First, so that once the source is gone its replies are closed; and while it is
-        # still attached, so that aclose does it if this is cancelled here.
+        # First the replies, so that they are closed once the source is gone. The queue is still
+        # attached then, so that aclose closes them if this is cancelled here.
         closed = source.reply
         await self._close_reply(source)
         if self._attached.get(path) is not source:
             return None
         del self._attached[path]
-        if source.reply is not None and source.reply is not closed:  # asked for since
+        if source.reply is not None and source.reply is not closed:  # opened meanwhile
             source.reply.add_done_callback(close_opened)
-        self._stepped_over.pop(source.id, None)
+        self._last_skipped.pop(source.id, None)
         if source.id in self.sources():
             self.detach(source.id)
         return self._close_reader(source.reader)
 
     async def set_aside(self, message: _hot.Message, error: ChronicleError) -> None:
-        """Set aside the queue of a message that cannot be handled now, because of this problem.
+        """Set aside the queue of a message that cannot be processed now, because of this problem.
 
-        It is attached again after a pause, at the router's ``start``: by default after its last
+        The queue is attached again after a pause, at the router's ``start``: by default after its last
         commit. Does nothing if the queue is no longer attached.
         """
         self._enter_loop()
@@ -325,9 +319,9 @@ class Router(AttachingFanIn[T]):
             except SourceGone:
                 return
             source = self._attached[path]
-            closing = await self._leave(path)
-            failed = self._aside.get(path)  # while its replies were closed
-            # Its frames hold the message, and that would hold the segment.
+            closing = await self._remove_source(path)
+            failed = self._aside.get(path)  # it may have failed while its replies were closed
+            # Without frames, which would hold the message and its segment.
             aside = self._set_aside(path, error.with_traceback(None), Verdict(), None)
             aside.closing = closing if failed is None else failed.closing
             aside.reader = source.reader
@@ -345,14 +339,12 @@ class Router(AttachingFanIn[T]):
             set_aside=len(self._aside),
         )
 
-    # ---- replies ----
-
     async def reply(self, source: "int | _hot.Message") -> Writer:
         """Return the writer of the reply queue of this source (an id, or a message from it).
 
-        The first call opens it, in a thread; so does the first call after that failed, or after the
-        reply queue was removed. A message whose queue has been set aside can also be answered.
-        SourceGone if the queue was removed; if it is removed later, the writer is closed.
+        The first call opens it, in a thread; so does the first call after opening failed, or after the reply
+        queue was removed. A message whose queue has been set aside can also be answered. SourceGone if the
+        queue was removed; if it is removed later, the writer is closed.
         """
         self._enter_loop()
         path, known = self._find_known(source)
@@ -360,7 +352,7 @@ class Router(AttachingFanIn[T]):
         if known.has_no_reply() or dead is not None:
             known.reply = in_thread(lambda: self._open_reply(path, dead))
         assert known.reply is not None
-        # Shielded: all callers share it, and one of them may be cancelled.
+        # Shielded, because all callers share it and one of them may be cancelled.
         return await shielded(asyncio.wrap_future(known.reply))
 
     def _find_known(self, source: "int | _hot.Message") -> tuple[str, Known]:
@@ -379,7 +371,7 @@ class Router(AttachingFanIn[T]):
     def _open_reply(self, path: str, instead_of: Writer | None) -> Writer:
         if instead_of is not None:
             instead_of.close()
-        root = os.fspath(Path(self._reply_root))  # without a slash at its end, which follows links
+        root = os.fspath(Path(self._reply_root))  # without a final slash, which would follow a link
         make_trusted_root(root, owners_of(self.root), _REPLY_ROOT_MODE)
         return open_trusted_writer(
             root,
@@ -400,15 +392,13 @@ class Router(AttachingFanIn[T]):
             opening = source.reply
             try:
                 await in_background(lambda: opening.result().close())
-            except Exception as error:  # noqa: BLE001 - it does not concern the other queues
+            except Exception as error:  # noqa: BLE001 - the other queues are not affected
                 _log.warning("closing a reply queue failed: %s", printable(error))
 
-    # ---- the end ----
-
     async def aclose(self) -> None:
-        """Stop following, detach and close everything this router opened.
+        """Stop following, and detach and close everything that this router opened.
 
-        Cancelled, everything is still closed, but perhaps a little later.
+        If it is cancelled, everything is still closed, in the background.
         """
         self._enter_loop()
         try:
@@ -420,15 +410,15 @@ class Router(AttachingFanIn[T]):
             for opened in self._with_replies():
                 await self._close_reply(opened)
         finally:
-            self._discovery.stop()  # if this was cancelled before: it ends in the background
+            self._discovery.stop()  # in case this was cancelled: it ends in the background
             closings = self._close()
             await in_background(lambda: wait(closings))
 
     def close(self) -> None:
-        """Close it at once: background tasks are cancelled, but not waited for as ``aclose`` does.
+        """Close it at once. Unlike ``aclose`` it does not wait for the background tasks that it cancels.
 
-        Unlike ``FanIn.close`` it also closes the readers that the router opened, but not those that
-        were passed to ``attach``.
+        Unlike ``FanIn.close`` it also closes the readers that the router opened, but not those that were
+        passed to ``attach``.
         """
         for task in self._tasks:
             if not task.get_loop().is_closed():
@@ -440,10 +430,10 @@ class Router(AttachingFanIn[T]):
             reader.close()
 
     def _close(self) -> "list[Future[None]]":
-        """Detach everything, and have it closed in threads; return what that waits for."""
+        """Detach all queues and close them in threads; return the futures to wait for."""
         if not self.closed:
             count = len(self._attached)
-            _log.debug("leaves %s with %d queues attached", printable(self.root), count)
+            _log.debug("leaving %s with %d queues attached", printable(self.root), count)
         super().close()
         for source in self._attached.values():
             self._closings.add(in_thread(source.reader.close))
@@ -457,9 +447,9 @@ class Router(AttachingFanIn[T]):
     async def __aenter__(self) -> Self:
         self._follow()
         try:
-            await self._begun.wait()
-            if self._cannot_begin is not None:
-                raise self._cannot_begin
+            await self._first_scan_ended.wait()
+            if self._start_error is not None:
+                raise self._start_error
         except BaseException:
             await self.aclose()
             raise

@@ -1,4 +1,4 @@
-"""A fan-in that opens its own queues. One that fails is set aside, and continues where it failed."""
+"""A fan-in that opens its own queues. It sets aside a queue that fails, and continues where that failed."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from aiochronicle import _hot
 from aiochronicle._base.background import in_thread, shielded
 from aiochronicle._base.position import Position
 from aiochronicle._base.printable import printable
-from aiochronicle._core.health import reason
+from aiochronicle._core.health import format_reason
 from aiochronicle._core.reader import Reader, StartPoint, TimestampSource
 from aiochronicle._services.attaching import Place, commit_to, open_source, place_of
 from aiochronicle._services.damage import Damage, OnDamage, Verdict
@@ -26,7 +26,7 @@ from aiochronicle.errors import ChronicleError, ClosedError, QueueGone, SourceGo
 __all__ = ["AttachingFanIn"]
 
 _OPENING_THREADS = 8
-_DAMAGE_MAX = 64  # places that one try steps over
+_DAMAGE_MAX = 64  # places that one attempt skips
 _FIRST_RETRY_S = 0.1
 
 _log = logging.getLogger("aiochronicle.router")
@@ -35,11 +35,11 @@ _log = logging.getLogger("aiochronicle.router")
 class AttachingFanIn(SkippingFanIn[T]):
     """A FanIn that opens the readers of its queues, and sets aside those that fail."""
 
-    if TYPE_CHECKING:  # a subclass has it
+    if TYPE_CHECKING:  # a subclass has them
 
         @property
         def root(self) -> str: ...
-        def _stir(self) -> None: ...
+        def _wake_retries(self) -> None: ...
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AttachingFanIn(SkippingFanIn[T]):
         self._start: StartPoint = start
         self._codec = codec
         self._rescan_s = rescan_s
-        # Of open_reader, besides those above.
+        # Further options of open_reader.
         self._reader_options: dict[str, Any] = {} if timestamp is None else {"timestamp": timestamp}
         self._attached: dict[str, Source] = {}
         self._aside: dict[str, Aside] = {}
@@ -72,20 +72,22 @@ class AttachingFanIn(SkippingFanIn[T]):
 
     @property
     def problems(self) -> dict[str, Exception]:
-        """Why queues are not in the stream now, by path; look here first if no messages come.
+        """Why queues are not in the stream now, by path. Look here first if no messages arrive.
 
-        It has every queue that is set aside, until it is attached again or removed; and the root,
-        while it cannot be watched.
+        It has every queue that is set aside, until it is attached again or removed, and the root while it
+        cannot be watched.
         """
         return self._problems
 
     def _reasons(self) -> list[str]:
-        """Return what ``healthy`` says: the ``problems``, too."""
-        problems = list(self.problems.items())  # other threads add to them
-        return super()._reasons() + [reason("router", path, error) for path, error in problems]
+        """Return the reasons for ``healthy``, including the ``problems``."""
+        problems = list(self.problems.items())  # a copy, because other threads add to them
+        return super()._reasons() + [
+            format_reason("router", path, error) for path, error in problems
+        ]
 
     def paths(self) -> dict[int, str]:
-        """Return the attached queues: source id to path."""
+        """Return the attached queues, as source id to path."""
         merged = self.sources()
         return {one.id: path for path, one in self._attached.items() if one.id in merged}
 
@@ -106,46 +108,42 @@ class AttachingFanIn(SkippingFanIn[T]):
                 return path
         raise SourceGone(f"the queue of {source!r} is not attached")
 
-    # ---- attaching ----
-
     async def _attach(self, paths: list[str]) -> None:
-        """Attach queues, stepping over damage that may be skipped; each is judged on its own."""
-        for _ in range(_DAMAGE_MAX):  # and the rest at the next try
+        """Attach queues, and skip damage if ``on_corrupt`` and ``on_lost`` allow it."""
+        for _ in range(_DAMAGE_MAX):  # the next attempt skips the rest
             await self._try_to_attach(paths)
             paths = self._to_skip(paths)
             if not paths:
                 return
 
     def _to_skip(self, paths: list[str]) -> list[str]:
-        """Return those to open again, after the damage that was found."""
+        """Return the queues to open again, after the damage that was found."""
         return [path for path in paths if path in self._aside and self._aside[path].skip]
 
     async def _try_to_attach(self, paths: list[str]) -> None:
-        """Open queues and merge them; those that fail are set aside."""
-        self._take_in_all(paths, await self._open(paths))
+        """Open queues and merge them; queues that fail are set aside."""
+        self._merge_all(paths, await self._open(paths))
 
-    def _take_in_all(
-        self, paths: list[str], results: "list[tuple[Reader, int] | Exception]"
-    ) -> None:
+    def _merge_all(self, paths: list[str], results: "list[tuple[Reader, int] | Exception]") -> None:
         for path, opened in zip(paths, results, strict=True):
             if isinstance(opened, Exception):
-                self._cannot_attach(path, opened)
+                self._note_failure(path, opened)
                 continue
             reader, lost = opened
             try:
-                self._take_in(path, reader, lost)
-            except Exception as error:  # noqa: BLE001 - it is that queue's problem
+                self._merge(path, reader, lost)
+            except Exception as error:  # noqa: BLE001 - a problem of that queue only
                 self._close_reader(reader)
-                self._cannot_attach(path, error)
+                self._note_failure(path, error)
 
-    def _take_in(self, path: str, reader: Reader, lost: int) -> None:
+    def _merge(self, path: str, reader: Reader, lost: int) -> None:
         source = self._attached[path] = Source(self.attach(reader), reader)
         aside = self._aside.pop(path, None)
         self.problems.pop(path, None)
         if aside is not None:
-            source.attached_s += aside.pause_s  # failing again soon, it waits for longer
+            source.attached_s += aside.pause_s  # if it soon fails again, it waits for longer
             source.reply = aside.reply
-            if aside.done is not None:  # while it was opened
+            if aside.done is not None:  # committed while it was being opened
                 self._commit_to(reader, aside.done)
             self._count_skip(path, aside.skip, lost)
         _log.info("attached: %s", printable(path))
@@ -155,10 +153,10 @@ class AttachingFanIn(SkippingFanIn[T]):
         try:
             return await shielded(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
-            # It continues in its thread, and nothing else would close what it opens.
+            # The thread continues, and nothing else would close the readers that it opens.
             self._closings.add(in_thread(lambda: _close_all(opening)))
             raise
-        except Exception as error:  # noqa: BLE001 - no thread, no memory: a problem of these paths
+        except Exception as error:  # noqa: BLE001 - no thread or no memory: retry these paths
             return [error] * len(paths)
 
     def _open_all(self, paths: list[str]) -> list[tuple[Reader, int] | Exception]:
@@ -169,7 +167,7 @@ class AttachingFanIn(SkippingFanIn[T]):
 
     def _open_one(self, path: str) -> tuple[Reader, int] | Exception:
         aside = self._aside.get(path)
-        identity = self._identity_of(path)  # and no other directory is opened
+        identity = self._identity_of(path)  # so that no other directory is opened
         options = self.name, self._start, self._codec, identity
         more = {**self._reader_options, "source": self._source_of(path)}
         try:
@@ -179,7 +177,7 @@ class AttachingFanIn(SkippingFanIn[T]):
                 aside.store(path, self.name, identity)
                 place, skip = aside.place, aside.skip
                 return open_source(path, *options, place, skip, **more)
-        except Exception as error:  # noqa: BLE001 - it is that path's problem
+        except Exception as error:  # noqa: BLE001 - a problem of that path only
             return error.with_traceback(None)
 
     def _source_of(self, path: str) -> str:
@@ -190,19 +188,17 @@ class AttachingFanIn(SkippingFanIn[T]):
         found = self._announced.get(path)
         return None if found is None else found.identity
 
-    # ---- setting aside ----
-
-    def _cannot_attach(self, path: str, error: Exception) -> None:
+    def _note_failure(self, path: str, error: Exception) -> None:
         before = self._aside.get(path)
         if before is not None and str(before.error) == str(error):
             before.pause_s = min(2 * before.pause_s, self._rescan_s)
             before.due_s = time.monotonic() + before.pause_s
-            before.skip = None  # it was of no use
-            text = "tried again without success, and again in %.1f s: %s"
+            before.skip = None  # skipping did not help
+            text = "retried without success, next retry in %.1f s: %s"
             _log.debug(text, before.pause_s, printable(error))
             return
         if before is not None and isinstance(error, Damage):
-            self._count_skip(path, before.skip, 1)  # it was: this comes after it
+            self._count_skip(path, before.skip, 1)  # it was skipped: this damage comes after it
         verdict = self._judge(error)
         aside = self._set_aside(path, error, verdict, None if before is None else before.place)
         if before is not None:
@@ -225,20 +221,20 @@ class AttachingFanIn(SkippingFanIn[T]):
         aside = self._aside[path] = Aside(error, self._first_pause_s())
         aside.place = place
         self.problems[path] = problem
-        self._stir()
+        self._wake_retries()
         return aside
 
     def _on_error(self, source: int, error: Exception) -> None:
-        """Step over damage, or leave the queue; what it delivered may be committed later."""
+        """Skip damage, or set the queue aside; delivered messages can still be committed."""
         reader: Reader = self.sources()[source]
         path = self.paths().get(source)
         verdict = self._judge(error)
-        if verdict.skip and self._go_on(source, reader, error):
+        if verdict.skip and self._skip_damage(source, reader, error):
             return
         _log.warning("%s: %s", "detached" if path is None else "set aside", printable(error))
         self.detach(source)
-        self._stepped_over.pop(source, None)
-        if path is None:  # one that was attached by hand stays its owner's
+        self._last_skipped.pop(source, None)
+        if path is None:  # attached by the program, which still owns the reader
             problem = verdict.raised if isinstance(verdict.raised, Exception) else error
             self.problems[reader.path] = problem
         else:
@@ -251,18 +247,18 @@ class AttachingFanIn(SkippingFanIn[T]):
         aside = self._set_aside(path, error, verdict, place_of(reader))
         aside.closing = self._close_reader(reader)
         self._pause_longer(aside, source)
-        # What was delivered before can still be answered, and committed.
+        # Messages that were delivered can still be answered and committed.
         aside.reader, aside.reply = reader, source.reply
 
     def _pause_longer(self, aside: Aside, source: Source) -> None:
-        """Let a queue that fails as soon as it is attached again wait for longer each time."""
-        grace_s = source.attached_s - time.monotonic()  # how much of the last pause is left
+        """Double the pause of a queue that fails again soon after it was attached."""
+        grace_s = source.attached_s - time.monotonic()  # the rest of the last pause
         if grace_s > 0:
             aside.pause_s = min(max(aside.pause_s, 2 * grace_s), self._rescan_s)
             aside.due_s = time.monotonic() + aside.pause_s
 
     def _forget(self, path: str) -> None:
-        # It may also have failed, and been set aside, while its replies were closed.
+        # It may have failed and been set aside while its replies were closed.
         aside = self._aside.pop(path, None)
         if aside is not None and aside.reply is not None:
             aside.reply.add_done_callback(close_opened)
@@ -274,7 +270,7 @@ class AttachingFanIn(SkippingFanIn[T]):
             self._removed.lost += counts.lost
 
     def _close_reader(self, reader: Reader) -> "Future[None] | None":
-        """Close a reader without blocking the loop, if there is one; None: it is closed."""
+        """Close a reader without blocking the loop, if there is one; None if it is closed now."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -285,17 +281,15 @@ class AttachingFanIn(SkippingFanIn[T]):
         closing.add_done_callback(self._closings.discard)
         return closing
 
-    # ---- commits ----
-
     def commit(self, source: "int | _hot.Message | None" = None) -> None:
-        """Do what ``FanIn.commit`` does; nothing for queues that were removed.
+        """Commit like ``FanIn.commit``; queues that were removed are ignored.
 
-        A queue that was set aside is committed in the background, or if that fails when it is
-        attached again.
+        A queue that was set aside is committed in the background or, if that fails, when it is attached
+        again.
         """
         try:
             super().commit(source)
-        except QueueGone:  # discovery is about to find out
+        except QueueGone:  # discovery will soon detach it
             pass
         except (KeyError, ClosedError):
             if self.closed or not isinstance(source, _hot.Message):
@@ -323,19 +317,19 @@ class AttachingFanIn(SkippingFanIn[T]):
     def _store(self, path: str, aside: Aside) -> None:
         try:
             aside.store(path, self.name, self._identity_of(path))
-        except Exception as error:  # noqa: BLE001 - it is that queue's problem
+        except Exception as error:  # noqa: BLE001 - a problem of that queue only
             if not aside.cannot_store and self._aside.get(path) is aside:
                 aside.cannot_store = True
-                text = "committed when it is attached again, because it cannot be now: %s"
+                text = "cannot commit now, will commit when the queue is attached again: %s"
                 _log.warning(text, printable(error))
 
     def _commit_to(self, reader: Reader, done: "_hot.Message | Position") -> None:
         try:
             commit_to(reader, done)
         except ChronicleError as error:
-            _log.warning("what was set aside cannot be committed: %s", printable(error))
+            _log.warning("cannot commit a queue that was set aside: %s", printable(error))
 
-    def _matters(self, error: ChronicleError) -> bool:
+    def _is_raised(self, error: ChronicleError) -> bool:
         return not isinstance(error, QueueGone)
 
 

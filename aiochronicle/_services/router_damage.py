@@ -8,7 +8,7 @@ import msgspec
 from aiochronicle._base.printable import printable
 from aiochronicle._core.fanin import FanIn, SourceStatistics
 from aiochronicle._core.reader import Reader
-from aiochronicle._services.attaching import go_on_after_loss
+from aiochronicle._services.attaching import resume_after_loss
 from aiochronicle._services.damage import SERVICE_WORDS, OnDamage, Verdict, check_on_damage, judge
 from aiochronicle._services.router_queues import Counts
 from aiochronicle.codec import T
@@ -20,7 +20,7 @@ _log = logging.getLogger("aiochronicle.router")
 
 
 class SkippingFanIn(FanIn[T]):
-    """A FanIn whose sources may be damaged: ``on_corrupt`` and ``on_lost`` say what to do."""
+    """A FanIn whose sources may be damaged: ``on_corrupt`` and ``on_lost`` decide what to do."""
 
     if TYPE_CHECKING:  # a subclass has it
 
@@ -38,9 +38,9 @@ class SkippingFanIn(FanIn[T]):
         self._on_corrupt: OnDamage = check_on_damage("on_corrupt", on_corrupt, SERVICE_WORDS)
         self._on_lost: OnDamage = check_on_damage("on_lost", on_lost, SERVICE_WORDS)
         super().__init__(order=order, max_wait=max_wait, burst=burst, on_error=self._on_error)
-        self._counts: dict[str, Counts] = {}  # by path, also of queues that are aside
+        self._counts: dict[str, Counts] = {}  # by path, also of queues that are set aside
         self._removed = Counts()
-        self._stepped_over: dict[int, tuple[str | None, int | None]] = {}  # by source: where last
+        self._last_skipped: dict[int, tuple[str | None, int | None]] = {}  # by source: path, offset
 
     def _judge(self, error: Exception) -> Verdict:
         """Decide what to do about a queue that failed."""
@@ -50,35 +50,35 @@ class SkippingFanIn(FanIn[T]):
             return judge(self._on_lost, error)
         return Verdict()
 
-    def _go_on(self, source: int, reader: Reader, error: Exception) -> bool:
-        """Step over damage. False if that cannot be done: it is where it was stepped over last."""
+    def _skip_damage(self, source: int, reader: Reader, error: Exception) -> bool:
+        """Skip damage. False if that fails, or if the same place was skipped last."""
         where = (error.path, error.offset) if isinstance(error, ChronicleError) else (None, None)
-        if self._stepped_over.get(source) == where:
+        if self._last_skipped.get(source) == where:
             return False
         try:
             if isinstance(error, PositionLost):
                 next_seq = reader.statistics().next_seq
-                self._count(reader.path).lost += go_on_after_loss(reader, error, next_seq)
+                self._count(reader.path).lost += resume_after_loss(reader, error, next_seq)
             else:
                 reader.step_over()
                 self._count(reader.path).skipped += 1
             self._resume(source)
         except ChronicleError as further:
-            _log.warning("cannot go on after that: %s", printable(further))
+            _log.warning("cannot continue after the damage: %s", printable(further))
             return False
-        self._stepped_over[source] = where
+        self._last_skipped[source] = where
         self._log_skip(error)
         return True
 
     def _count_skip(self, path: str, error: Exception | None, lost: int) -> None:
-        """Count what opening stepped over, if anything."""
+        """Count the damage that opening skipped, if any."""
         if isinstance(error, PositionLost):
             self._count(path).lost += lost
         elif error is not None:
             self._count(path).skipped += 1
 
     def _log_skip(self, error: Exception) -> None:
-        what = "went on after a loss" if isinstance(error, PositionLost) else "stepped over"
+        what = "continued after a loss" if isinstance(error, PositionLost) else "skipped"
         _log.warning("%s: %s", what, printable(error))
 
     def _count(self, path: str) -> Counts:

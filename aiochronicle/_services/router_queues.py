@@ -1,4 +1,4 @@
-"""What a router knows of each queue: attached, or set aside."""
+"""A router's state of each queue: attached, or set aside."""
 
 import threading
 import time
@@ -10,21 +10,21 @@ from aiochronicle._base.background import in_thread
 from aiochronicle._base.position import Position
 from aiochronicle._core.reader import Reader
 from aiochronicle._core.writer import Writer
-from aiochronicle._services.attaching import Place, commit_late
+from aiochronicle._services.attaching import Place, commit_without_reader
 from aiochronicle._services.examiner import Identity
 
 __all__ = ["Aside", "Counts", "Known", "Source", "close_opened"]
 
 
 class Counts:
-    """Damage in one queue, however often it is attached again."""
+    """Damage in one queue, summed over all times that it was attached."""
 
     def __init__(self) -> None:
         self.skipped = self.lost = 0
 
 
 class Known:
-    """A queue that was announced: the reader that it has or had, and the replies to it."""
+    """A queue that was announced: its current or last reader, and the writer of replies to it."""
 
     def __init__(self, reader: Reader | None) -> None:
         self.reader: Reader[Any] | None = reader
@@ -35,7 +35,7 @@ class Known:
         return self.reader is not None and self.reader._is_of(message)
 
     def has_no_reply(self) -> bool:
-        """Return whether the writer of replies is not open yet, perhaps because opening failed."""
+        """Return whether the writer of replies was not opened yet, or opening failed."""
         return self.reply is None or (self.reply.done() and self.reply.exception() is not None)
 
     def dead_reply(self) -> Writer | None:
@@ -58,7 +58,7 @@ class Source(Known):
 
 
 class Aside(Known):
-    """A queue that is not attached: why, and when it is tried again."""
+    """A queue that was set aside: why, and when it is retried."""
 
     def __init__(self, error: Exception, pause_s: float) -> None:
         super().__init__(None)
@@ -66,26 +66,26 @@ class Aside(Known):
         self.pause_s = pause_s
         self.due_s = time.monotonic() + pause_s
         self.place: Place | None = None
-        self.closing: Future[None] | None = None  # its reader; its name is busy until then
-        self.skip: Exception | None = None  # the damage that opening steps over
-        self.done: _hot.Message | Position | None = None  # committed since, not stored yet
-        self.storing = threading.RLock()  # held by who has its reader open
-        self.cannot_store = False  # before it is attached again
+        self.closing: Future[None] | None = None  # of its reader, whose name is in use until then
+        self.skip: Exception | None = None  # the damage that opening skips
+        self.done: _hot.Message | Position | None = None  # committed since then, but not stored yet
+        self.storing = threading.RLock()  # held while a reader of this name is open
+        self.cannot_store = False  # until it is attached again
 
     def inherit(self, before: "Aside") -> None:
-        """Go on waiting as before, for another reason."""
+        """Take over the state of an earlier entry for the same queue."""
         self.pause_s, self.due_s = before.pause_s, time.monotonic() + before.pause_s
         self.closing, self.reply = before.closing, before.reply
         self.reader, self.done = before.reader, before.done
 
     def store(self, path: str, name: str, identity: Identity | None) -> None:
-        """Store what was committed since it was set aside, if anything. Blocks."""
+        """Store the commits since it was set aside, if any. Blocks."""
         if self.closing is not None:
             self.closing.result()
         with self.storing:
             while (done := self.done) is not None:
-                committed = commit_late(path, name, identity, done)
-                if self.place is not None:  # so that this is not taken for an operator's commit
+                committed = commit_without_reader(path, name, identity, done)
+                if self.place is not None:  # so that this does not look like an operator's commit
                     self.place = self.place._replace(committed=committed)
                 if self.done is done:
                     self.done = None

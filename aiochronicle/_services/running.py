@@ -1,4 +1,4 @@
-"""``run``: asyncio.run, on uvloop where it is installed."""
+"""``run``: asyncio.run, on uvloop if that is installed."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -29,17 +29,17 @@ def run(
     0
     """
     if asyncio._get_running_loop() is not None:
-        # Before there is a Runner, which would raise again when it closes.
+        # Before a Runner exists, which would raise again when it closes.
         raise RuntimeError(
-            "aiochronicle.run() cannot be called from a running event loop; await the coroutine there"
+            "aiochronicle.run() cannot be called from a running event loop: await the coroutine there"
         )
-    # Runner has a loop factory on every version that we support; asyncio.run has none on 3.11.
+    # asyncio.run has no loop_factory on Python 3.11, but Runner has.
     with asyncio.Runner(debug=debug, loop_factory=loop_factory or _default_loop) as runner:
         return runner.run(main() if callable(main) else main)
 
 
 def _default_loop() -> asyncio.AbstractEventLoop:
-    # Imported here: programs without an event loop do not pay for it.
+    # Imported here, because programs without an event loop do not need it.
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,4 @@
-"""The configuration file of a bus: config.toml.
+"""Reads the configuration file of a bus, config.toml.
 
     [defaults]
     segment_size = 67_108_864
@@ -10,10 +10,10 @@
     [topics."ticks.*"]
     retention = { max_age_s = 86_400, archive = "archive" }
 
-A topic has the defaults, overridden by each pattern that matches its name, in the order of the file, and last
-by the table with its exact name. Names with a slash are NAMESPACE/TOPIC. A setting that is a table
-(``flush``, ``roll``, …) replaces the earlier one as a whole; ``false`` removes a default. Everything is
-checked when the file is read, even if no topic uses it.
+A topic has the defaults, overridden by each pattern that matches its name, in the order of the file, and
+finally by the table with its exact name. Names with a slash are NAMESPACE/TOPIC. A setting that is a table
+(``flush``, ``roll``, …) replaces the earlier one as a whole; ``false`` removes a default. The whole file is
+checked when it is read, even tables that no topic uses.
 """
 
 import errno
@@ -47,13 +47,13 @@ _WILDCARDS = frozenset("*?[")
 
 FILE_BYTES_MAX = 1 << 20
 _UNTRUSTED = (
-    "It was not obeyed. Remove it, or chown it to yourself and chmod 644, or name another file"
+    "The file was not used. Remove it, or chown it to yourself and chmod it to 644, or pass another file"
     " with Bus(root, config=...)."
 )
 
 
 class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a configuration file. Without one: the defaults of open_writer for every topic."""
+    """The content of a configuration file. Without a file, every topic has the defaults of open_writer."""
 
     defaults: Table = {}
     topics: dict[str, Table] = {}
@@ -73,10 +73,10 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
 def load_settings(
     path: Path, *, required: bool = False, owners: Collection[int] | None = None
 ) -> BusSettings:
-    """Read and check a configuration file; a missing one is empty unless it is required.
+    """Read and check a configuration file; a missing file counts as empty unless it is required.
 
-    AccessDenied if everyone may write to it; with ``owners`` also if it, or the link to it, belongs to
-    another user, or if a group may write to it and it is neither ours nor root's.
+    AccessDenied if everyone may write to the file. With ``owners`` also if the file, or a link to it, belongs
+    to another user, or if a group may write to it and it belongs neither to this user nor to root.
     """
     content = _read_toml(path, required=required, owners=owners)
     for key, value in content.items():
@@ -86,7 +86,7 @@ def load_settings(
     for pattern, table in content.get("topics", {}).items():
         expect_table(path, ("topics", pattern), table)
         if not _WILDCARDS.intersection(pattern) and not all(map(is_name, pattern.split("/"))):
-            what = f"{dotted(('topics', pattern))} is neither a name that a topic can have nor a pattern"
+            what = f"{dotted(('topics', pattern))} is neither a valid topic name nor a pattern"
             raise invalid(path, ("topics", pattern), what)
     return BusSettings(
         defaults=check_table(path, ("defaults",), content.get("defaults", {})),
@@ -109,7 +109,7 @@ def _refuse_others_file(path: Path, status: os.stat_result, owners: Collection[i
 
 
 def _read_toml(path: Path, *, required: bool, owners: Collection[int] | None) -> Table:
-    """Read the file, also through a link: it is the operator's, who may keep it somewhere else."""
+    """Read the file, also through a link: operators may store it elsewhere."""
     follow = owners is None or is_trusted_link(path, owners, _UNTRUSTED)
     try:
         text = read_small_file(

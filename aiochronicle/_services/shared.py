@@ -1,16 +1,17 @@
-"""Topics with many writers: each appends to its own queue, and readers merge the queues.
+"""Topics with many writers: each writer appends to its own queue, and readers merge the queues.
 
     TOPIC/shared.json     marks a directory as a shared topic
     TOPIC/queue/WRITER/   the queue of one writer, with READY
-    TOPIC/readers/NAME    a name that every queue of the topic keeps a position for: a reader's, or
-                          if it says so a group's
+    TOPIC/readers/NAME    the name of a reader, or of a group if the content is "group"; every queue
+                          of the topic keeps a position for it
 
 A queue has one writer. Here every process opens its own queue and none waits for a lock, so ``append`` costs
-the same as on a plain queue; ``TopicReader`` follows the queues as one stream.
+the same as on a plain queue. ``TopicReader`` follows the queues as one stream.
 
-No message is removed that a named reader has not read, even if the reader is away while a writer comes and
-goes. A reader writes its name into ``readers`` before it looks for queues, and a writer creates a position
-for each of these names before its first message. Whichever is first, the other sees it.
+No message is removed before every named reader has read it, even if a reader is closed while a writer
+opens, appends and closes. A reader writes its name into ``readers`` before it looks for queues, and a
+writer creates a position for each of these names before its first message. In either order, one sees the
+other.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from aiochronicle._base.binding import check, encode_path, lib, new_error
 from aiochronicle._base.names import check_name, is_name
 from aiochronicle._base.prepared import prepared
 from aiochronicle._base.printable import printable
-from aiochronicle._base.system_errors import refusal
+from aiochronicle._base.system_errors import storage_error
 from aiochronicle._core import queue as one_queue
 from aiochronicle._core import writer_opening as one_writer
 from aiochronicle._core.queue import ReaderInfo, inspect
@@ -71,11 +72,11 @@ _QUEUES, _READERS = "queue", "readers"
 _GROUP_MARK = b"group"  # in the file of a name that is a group's
 _QUEUES_MAX = 4096
 _TRIES = 100
-_FOLDS_MAX = 64  # at one opening: it takes a lock and a few reads each
-# Names of queues that any writer may take over; those that a program chose are its own.
-_UNCLAIMED = re.compile(r"auto-\d{8}T\d{6}-[0-9a-f]{8}")
+_REMOVALS_MAX = 64  # at one opening, because each takes a lock and a few reads
+# Names of queues that any writer may take over. A name that a program chose belongs to that program.
+_AUTOMATIC_NAME = re.compile(r"auto-\d{8}T\d{6}-[0-9a-f]{8}")
 
-_NOT_OURS = (LockedError, QueueGone, QueueNotFound, AccessDenied)  # for now, or ever
+_NOT_AVAILABLE = (LockedError, QueueGone, QueueNotFound, AccessDenied)  # now, or at all
 
 _log = logging.getLogger("aiochronicle.shared")
 
@@ -93,18 +94,20 @@ def is_shared(path: str | os.PathLike[str]) -> bool:
         version = None if content is None else parse_json(content, _Mark).version
     except ValueError as error:
         if isinstance(error.__cause__, OSError):
-            raise refusal(error.__cause__, str(error), mark) from error
+            raise storage_error(error.__cause__, str(error), mark) from error
         raise CorruptionError(str(error), path=mark) from error
     if version is not None and version != _VERSION:
-        raise UnsupportedVersion(f"the topic has version {version}", path=mark)
+        raise UnsupportedVersion(
+            f"the topic has version {version}, this program knows {_VERSION}", path=mark
+        )
     return version is not None
 
 
 def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
     """List the readers that have a position in the queue, by name, with their lag. Never writes.
 
-    Of a topic with many writers, each with what it has to read from all of them: ``lag`` is the sum,
-    and ``committed_seq`` is None, because every writer counts its own.
+    For a topic with many writers, ``lag`` is the sum over all of them, and ``committed_seq`` is None, because
+    every writer has its own seqs.
 
     >>> with open_reader(queue, "audit"):
     ...     [(reader.name, reader.lag.messages, reader.live) for reader in list_readers(queue)]
@@ -114,11 +117,11 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
 
 
 def forget_reader(path: str | os.PathLike[str], name: str, *, force: bool = False) -> None:
-    """Durably remove a reader that will not come back: its unread messages are no longer kept.
+    """Durably remove a reader that will not come back, so that no segments are kept for it.
 
-    If it comes back, it starts like a new reader. ReaderBusy if it is open; with ``force`` the open reader
-    raises PositionRevoked, and its commits have no effect. ReaderNotFound if there is none. In a topic with
-    many writers it removes the reader from all queues.
+    If it does come back, it starts like a new reader. ReaderBusy if it is open; with ``force`` the open
+    reader raises PositionRevoked, and its commits have no effect. ReaderNotFound if there is no such
+    reader. In a topic with many writers it removes the reader from all queues.
 
     >>> open_reader(queue, "last-year").close()
     >>> forget_reader(queue, "last-year")
@@ -140,30 +143,34 @@ def open_shared_writer(
     retention: Retention | None = None,
     **options: Any,
 ) -> Writer:
-    """Open a queue under a topic for a writer of its own: ``open_writer(shared=...)``."""
+    """Open a queue of its own for one more writer of a topic: ``open_writer(shared=...)``."""
     if shared is not True and not isinstance(shared, str):
         raise wrong_type("shared", "a bool or the name of a writer", shared)
     if options.get("format") not in (None, "native"):
-        raise InvalidArgument("a Java queue has many writers as it is; leave out shared")
+        raise InvalidArgument("a Java queue supports many writers itself: omit shared")
     topic = SharedTopic(path)
     options |= {"mode": permissions(mode), "retention": retention}
     if isinstance(shared, str):
         check_name(f"name {shared!r} of a shared writer", shared)
-        if _UNCLAIMED.fullmatch(shared):
-            raise InvalidName("is a name that any writer may take over", path=shared)
+        if _AUTOMATIC_NAME.fullmatch(shared):
+            raise InvalidName(
+                "any writer may take over a queue of this name: choose another", path=shared
+            )
         topic.make(mode)
         return topic.open(shared, options)
     topic.make(mode)
     for _ in range(_TRIES):
-        topic.fold(options)
+        topic.remove_drained(options)
         taken = topic.take_over(options)
         if taken is not None:
             return taken
         try:
             return topic.open(_new_name(), options)
-        except (LockedError, QueueGone):  # another writer saw it before it was locked
+        except (LockedError, QueueGone):  # another writer took it before it was locked
             continue
-    raise LockedError(f"{_TRIES} new queues were taken by other writers", path=topic.path)
+    raise LockedError(
+        f"other writers took {_TRIES} new queues", path=topic.path, advice="Try again."
+    )
 
 
 def _new_name() -> str:
@@ -180,9 +187,9 @@ class SharedTopic:
         self._names = os.path.join(self.path, _READERS)  # noqa: PTH118
 
     def make(self, mode: int) -> None:
-        """Make the topic unless it is there, durably. NotAQueue if there is something else.
+        """Create the topic durably if it does not exist. NotAQueue if something else is there.
 
-        Everything in it is of the mode that the first writer or reader asked for.
+        All files have the mode that the first writer or reader requested.
         """
         way_mode = directory_mode(mode)
         if not is_shared(self.path):
@@ -197,13 +204,13 @@ class SharedTopic:
         for name in (CONTROL, JAVA_TABLE):
             if os.path.lexists(os.path.join(self.path, name)):  # noqa: PTH118
                 raise NotAQueue(
-                    "is a queue, and not a topic with many writers",
+                    "this is a queue, not a topic with many writers",
                     path=self.path,
                     advice="Open it without shared, or choose another path for the topic.",
                 )
 
     def _write(self, directory: str, name: str, content: bytes, mode: int) -> None:
-        """Put a file there, durably and at once, unless there is one."""
+        """Create a file durably and atomically, if it does not exist."""
         place = os.path.join(directory, name)  # noqa: PTH118
         hidden = os.path.join(directory, f".{name}.{os.urandom(4).hex()}")  # noqa: PTH118
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -220,16 +227,14 @@ class SharedTopic:
                 os.unlink(hidden)  # noqa: PTH108
             sync_directory(Path(directory))
         except OSError as error:
-            raise refusal(error, f"cannot be written: {error.strerror}", place) from error
-
-    # ---- names ----
+            raise storage_error(error, f"cannot be written: {error.strerror}", place) from error
 
     def writers(self) -> list[str]:
         """Return the names of the queues, sorted."""
         return self._list_names(self.queues)
 
     def names(self) -> list[str]:
-        """Return the names of the readers that positions are kept for, sorted."""
+        """Return the sorted names of the readers that have positions."""
         return self._list_names(self._names)
 
     def _list_names(self, directory: str) -> list[str]:
@@ -239,29 +244,29 @@ class SharedTopic:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise refusal(error, f"cannot be listed: {error.strerror}", directory) from error
+            raise storage_error(error, f"cannot be listed: {error.strerror}", directory) from error
 
     def queue(self, writer: str) -> str:
         """Return the directory of a writer's queue."""
         return os.path.join(self.queues, writer)  # noqa: PTH118
 
     def add_reader(self, name: str, mode: int) -> None:
-        """Have positions kept for this name from now on, durably."""
+        """Durably add a reader, for which every queue keeps a position from now on."""
         check_name(f"reader name {name!r}", name)
         if not os.path.lexists(os.path.join(self._names, name)):  # noqa: PTH118
             self._write(self._names, name, b"", mode)
 
     def add_group(self, name: str, mode: int, *, adopt: bool) -> None:
-        """Have positions kept for a group of this name; ReaderBusy if it is a reader's.
+        """Add a group, for which every queue keeps a position; ReaderBusy if a reader has its name.
 
-        With ``adopt`` it is the group's from now on.
+        With ``adopt`` the group takes over the reader's positions.
         """
         check_name(f"group name {name!r}", name)
         place = os.path.join(self._names, name)  # noqa: PTH118
         content = read_small_file(place, _MARK_BYTES_MAX)
         if content == b"" and not adopt:
             raise ReaderBusy(
-                f"{name!r} is the name of a reader; choose another, forget the reader, or adopt it",
+                f"{name!r} is the name of a reader: choose another name, forget the reader, or pass adopt",
                 path=self.path,
             )
         if content == b"":
@@ -270,16 +275,16 @@ class SharedTopic:
             self._write(self._names, name, _GROUP_MARK, mode)
 
     def forget_reader(self, name: str) -> None:
-        """Remove a reader that will not come back from all queues, those to come included, durably.
+        """Durably remove a reader from all current and future queues.
 
-        ReaderBusy while it is open, ReaderNotFound if there is none. Stopped in between, it can be
-        called again.
+        ReaderBusy while it is open, ReaderNotFound if there is no such reader. If it is interrupted, call it
+        again.
         """
         known = name in self.names()
-        there = [one for one in self.writers() if name in self._readers_of(one)]
-        if not known and not there:
-            raise ReaderNotFound(f"no reader {name!r}", path=self.path)
-        for writer in there:
+        writers = [one for one in self.writers() if name in self._readers_of(one)]
+        if not known and not writers:
+            raise ReaderNotFound(f"the topic has no reader {name!r}", path=self.path)
+        for writer in writers:
             with contextlib.suppress(ReaderNotFound, QueueGone):
                 one_queue.forget_reader(self.queue(writer), name)
         if known:
@@ -290,11 +295,11 @@ class SharedTopic:
         sync_directory(Path(self._names))
 
     def readers(self) -> list[ReaderInfo]:
-        """Return the readers by name, each with what it has to read from all writers.
+        """Return the readers by name, each summed over all writers.
 
-        ``lag`` is the sum, ``lost`` and ``live`` whether it is so in any queue; ``committed`` is the
-        position in the queue with its largest lag. ``committed_seq`` is None: every queue
-        counts its own.
+        ``lag`` is the sum; ``lost`` and ``live`` are True if they are in any queue; ``committed`` is the
+        position in the queue with the largest lag. ``committed_seq`` is None, because every queue has its own
+        seqs.
         """
         found: dict[str, list[ReaderInfo]] = {}
         for writer in self.writers():
@@ -305,26 +310,22 @@ class SharedTopic:
     def _readers_of(self, writer: str) -> dict[str, ReaderInfo]:
         try:
             return {reader.name: reader for reader in one_queue.list_readers(self.queue(writer))}
-        except (QueueNotFound, QueueGone):  # it is being made, or folded away
+        except (QueueNotFound, QueueGone):  # it is being created or removed
             return {}
 
-    # ---- writers ----
-
     def open(self, writer: str, options: dict[str, Any]) -> Writer:
-        """Open the queue of a writer, which has a place for every reader before it is announced."""
+        """Open the queue of a writer. It has a position for every reader before it is announced."""
         if len(self.writers()) >= _QUEUES_MAX and writer not in self.writers():
-            detail = f"has {_QUEUES_MAX} queues of writers already"
-            advice = (
-                "Give the topic a retention, so that queues that were read go; or name writers."
-            )
+            detail = f"the topic already has {_QUEUES_MAX} writers' queues, which is the maximum"
+            advice = "Open writers with a retention, so that drained queues are removed, or name the writers."
             raise StorageError(detail, path=self.path, advice=advice)
         opened = self._open_queue(writer, options)
         try:
-            self._refuse_folded(opened)
-            self._place_readers(opened.path)
+            self._refuse_removed(opened)
+            self._add_positions(opened.path)
             opened.mark_ready()
         except BaseException:
-            with contextlib.suppress(ChronicleError):  # what is raised says why
+            with contextlib.suppress(ChronicleError):  # the first exception matters
                 opened.close()
             raise
         return opened
@@ -332,7 +333,7 @@ class SharedTopic:
     def _open_queue(self, writer: str, options: dict[str, Any]) -> Writer:
         retention: Retention | None = options["retention"]
         if retention is not None and retention.archive is not None:
-            # Segments of several queues have the same names: each gets an archive of its own.
+            # Each queue needs an archive of its own, because segments of all queues have the same names.
             make_directories(retention.archive, directory_mode(options["mode"]))
             archive = os.path.join(retention.archive, writer)  # noqa: PTH118
             retention = msgspec.structs.replace(retention, archive=archive)
@@ -340,88 +341,86 @@ class SharedTopic:
         way_mode = directory_mode(options["mode"])
         return open_trusted_writer(self.path, (_QUEUES, writer), way_mode=way_mode, **changed)
 
-    def _refuse_folded(self, opened: Writer) -> None:
-        """Raise QueueGone if it was folded away between finding and locking it."""
+    def _refuse_removed(self, opened: Writer) -> None:
+        """Raise QueueGone if another writer removed the queue before it was locked."""
         control = os.path.join(opened.path, CONTROL)  # noqa: PTH118
         try:
             status = os.stat(control, follow_symlinks=False)  # noqa: PTH116
         except OSError as error:
-            raise QueueGone("was folded away", path=opened.path, errno=error.errno) from error
+            detail = "the drained queue was removed"
+            raise QueueGone(detail, path=opened.path, errno=error.errno) from error
         if (status.st_dev, status.st_ino) != opened.identity:
-            raise QueueGone("was folded away, and there is another", path=opened.path)
+            raise QueueGone("the drained queue was removed and replaced", path=opened.path)
 
-    def _place_readers(self, queue: str) -> None:
+    def _add_positions(self, queue: str) -> None:
         """Give each reader of the topic a position at the beginning, if it has none yet."""
-        there = {reader.name for reader in one_queue.list_readers(queue)}
+        known = {reader.name for reader in one_queue.list_readers(queue)}
         for name in self.names():
-            if name not in there:
-                with contextlib.suppress(ReaderBusy):  # it has attached itself
+            if name not in known:
+                with contextlib.suppress(ReaderBusy):  # the reader has attached itself
                     open_reader(queue, name, start="first").close()
 
     def take_over(self, options: dict[str, Any]) -> Writer | None:
-        """Go on in a queue that a writer has left; None if there is none."""
+        """Open a queue that another writer has left; None if there is none."""
         for name in self.writers():
-            if _UNCLAIMED.fullmatch(name):
+            if _AUTOMATIC_NAME.fullmatch(name):
                 try:
-                    return self.open(name, _at_once(options))
-                except _NOT_OURS:
-                    continue  # it is in use, was folded away just now, or is another user's
+                    return self.open(name, _without_waiting(options))
+                except _NOT_AVAILABLE:
+                    continue  # it is in use, was just removed, or belongs to another user
                 except ChronicleError as error:
                     _log.warning("cannot take over a queue of the topic: %s", printable(error))
         return None
 
-    # ---- folding away ----
+    def remove_drained(self, options: dict[str, Any]) -> list[str]:
+        """Remove queues that writers have left and that are drained; return their names.
 
-    def fold(self, options: dict[str, Any]) -> list[str]:
-        """Remove the queues that writers have left and that hold nothing any more; return their names.
-
-        That is a queue without messages, or one that retention would empty if all of it were
-        sealed: every reader of the topic has committed past its end. Retention is done in the others.
-        The queue of a writer with a name stays: it knows what that writer has done (``last_cause``).
+        A queue is drained if it has no messages, or if retention would remove all of them once they are
+        sealed, because every reader of the topic has committed past its end. In other queues retention runs
+        once. The queue of a named writer stays, because it records what that writer has done
+        (``last_cause``).
         """
         retention: Retention | None = options["retention"]
-        folded: list[str] = []
+        removed: list[str] = []
         for hidden in self._remains():
             _remove(hidden)
-        unclaimed = [name for name in self.writers() if _UNCLAIMED.fullmatch(name)]
-        for name in unclaimed[:_FOLDS_MAX]:
+        automatic = [name for name in self.writers() if _AUTOMATIC_NAME.fullmatch(name)]
+        for name in automatic[:_REMOVALS_MAX]:
             try:
-                if self._is_left(name) and self._fold_one(name, retention, options):
-                    folded.append(name)
-            except _NOT_OURS:
+                if self._has_no_writer(name) and self._remove_one(name, retention, options):
+                    removed.append(name)
+            except _NOT_AVAILABLE:
                 continue
             except (ChronicleError, OSError) as error:
-                _log.warning("cannot look after a queue of the topic: %s", printable(error))
-        return folded
+                _log.warning("cannot check a queue of the topic: %s", printable(error))
+        return removed
 
-    def _is_left(self, name: str) -> bool:
-        """Return whether no process has the queue open for writing, without waiting for anything."""
+    def _has_no_writer(self, name: str) -> bool:
+        """Return whether no process has the queue open for writing. Does not wait."""
         writer = inspect(self.queue(name)).writer
         return writer is None or writer.state != "open"
 
-    def _fold_one(self, name: str, retention: Retention | None, options: dict[str, Any]) -> bool:
-        opening = {**_at_once(options), "codec": None, "heartbeat": None}
+    def _remove_one(self, name: str, retention: Retention | None, options: dict[str, Any]) -> bool:
+        opening = {**_without_waiting(options), "codec": None, "heartbeat": None}
         with self._open_queue(name, opening) as writer:
             if retention is not None:
                 writer.retain_now()
             next_seq, last_ns = writer.next_seq, writer.statistics().last_timestamp_ns
         queue = self.queue(name)
-        with _lock_closed(
-            queue
-        ):  # nobody else can write to it, and nobody finds it when it is moved
+        with _lock_closed(queue):  # no process can write to it, and none finds it after the rename
             if inspect(queue).next_seq != next_seq:
                 return False
-            if next_seq and not self._is_done_with(queue, last_ns, retention):
+            if next_seq and not self._is_drained(queue, last_ns, retention):
                 return False
             hidden = os.path.join(self.path, f".folded-{name}-{os.urandom(4).hex()}")  # noqa: PTH118
             os.rename(queue, hidden)  # noqa: PTH104
             sync_directory(Path(self.queues))
         _remove(hidden)
-        _log.info("%s: folded away, for all of it was read", printable(queue))
+        _log.info("%s: removed, because all of its messages were read", printable(queue))
         return True
 
-    def _is_done_with(self, queue: str, last_ns: int, retention: Retention | None) -> bool:
-        """Return whether retention would remove all of it."""
+    def _is_drained(self, queue: str, last_ns: int, retention: Retention | None) -> bool:
+        """Return whether retention would remove all messages."""
         if retention is None or retention.archive is not None or retention.max_bytes is not None:
             return False
         if retention.max_age_s is not None and time.time_ns() - last_ns < retention.max_age_s * 1e9:
@@ -432,13 +431,13 @@ class SharedTopic:
         return bool(wanted) and wanted | set(readers) <= done
 
     def _remains(self) -> list[str]:
-        """Return directories that a killed process was about to remove."""
+        """Return queues that a killed process had begun to remove."""
         with os.scandir(self.path) as entries:
             return [entry.path for entry in entries if entry.name.startswith(".folded-")]
 
 
 def _sum_of(readers: list[ReaderInfo]) -> ReaderInfo:
-    """Return what one reader of a topic is in all its queues together."""
+    """Return one reader of a topic, summed over all queues."""
     furthest = max(readers, key=lambda reader: (reader.lost, reader.lag.messages))
     live = next((reader for reader in readers if reader.live), furthest)
     lag = Lag(
@@ -461,27 +460,27 @@ def _sum_of(readers: list[ReaderInfo]) -> ReaderInfo:
 
 
 def _remove(directory: str) -> None:
-    """Remove a queue that nobody can find; what cannot be removed now is tried again later."""
-    import shutil  # which takes a tenth of the time of importing this package
+    """Remove a renamed queue; what cannot be removed now is tried again later."""
+    import shutil  # here, because it takes a tenth of the import time of this package
 
     shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _lock_closed(queue: str) -> Generator[None, None, None]:
-    """Hold the lock of a queue that is closed; LockedError if a writer was faster."""
+    """Hold the lock of a closed queue; LockedError if a writer has it."""
     lock = os.path.join(queue, WRITER_LOCK)  # noqa: PTH118
     fd = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
-        raise LockedError("was opened again", path=queue) from error
+        raise LockedError("the queue was opened again", path=queue) from error
     finally:
         os.close(fd)
 
 
-def _at_once(options: dict[str, Any]) -> dict[str, Any]:
+def _without_waiting(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "lock_timeout": 0.0, "_try_once": True}
 
 

@@ -237,7 +237,7 @@ class TopicGroup(Group[T_co]):
     def _look(self, *, first: bool = False) -> None:
         """Join the queues of writers that came, and leave those that went."""
         self._looked_s = time.monotonic()
-        self._examiner.look(None, lambda: False)
+        self._examiner.examine(None, lambda: False)
         there = self._examiner.queues()
         for path in set(self._members) - there:
             self._leave(path)

@@ -1,8 +1,8 @@
-"""Reading a topic with many writers (shared.py) as one stream.
+"""Reads a topic with many writers (shared.py) as one stream.
 
 A TopicReader is a router over the queues of the topic. In an event loop it follows discovery, like every
-router. Without one, each call looks for queues that came or went; a call that waits does so twenty times a
-second.
+router. Without a loop, each call looks for queues that were added or removed; a call that waits looks twenty
+times a second.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ __all__ = ["TopicReader"]
 
 K = TypeVar("K", bound=Hashable)
 
-_LOOK_EVERY_S = 0.05
+_SCAN_INTERVAL_S = 0.05
 
 
 class TopicReader(Router[T]):
     """Follows all writers of a topic that was created by ``open_writer(path, shared=True)``.
 
-    A FanIn whose sources come and go by themselves: ``async for``, ``for``, ``poll``, ``next``,
-    ``batches``, ``read_batch``, ``wait``, ``commit``, ``lag`` are those of a FanIn. ``message.source``
-    is the name of the writer's queue, and seqs are those of that queue.
+    It is a FanIn that attaches and detaches its sources itself: ``async for``, ``for``, ``poll``, ``next``,
+    ``batches``, ``read_batch``, ``wait``, ``commit`` and ``lag`` are those of a FanIn. ``message.source`` is
+    the name of the writer's queue, and seqs are those of that queue.
 
-    A ``name`` has a position in the queue of every writer, also of writers that come while no reader of this
-    name is open, so uncommitted messages are not removed. ``start`` says where to begin in existing queues:
-    "committed", "first", "last" or an aware datetime; queues of later writers are read from the beginning.
-    ``commit`` is that of ``open_reader``. ``wait_for_queue`` creates the topic if there is none; without it
-    that is QueueNotFound.
+    A ``name`` has a position in the queue of every writer, also of writers that are opened while no reader
+    of this name is open, so uncommitted messages are not removed. ``start`` sets where reading begins in
+    existing queues: "committed", "first", "last" or an aware datetime. Queues of later writers are read
+    from the beginning. ``commit`` is that of ``open_reader``. ``wait_for_queue`` creates the topic if it
+    does not exist; otherwise QueueNotFound is raised.
 
     ``on_corrupt`` and ``on_lost`` are those of a Router, by default "raise": the exception is raised once,
     and the writer's queue is set aside and listed in ``problems`` until it is repaired. Iterate again for the
@@ -83,7 +83,7 @@ class TopicReader(Router[T]):
     ) -> None:
         if isinstance(start, int):
             raise InvalidArgument(
-                "start: every writer of a topic counts its own seqs; give a datetime, or"
+                "start cannot be a seq, because every writer of a topic has its own seqs: give a datetime,"
                 ' "committed", "first" or "last"'
             )
         topic = SharedTopic(path)
@@ -107,60 +107,58 @@ class TopicReader(Router[T]):
             if not is_shared(self.path):
                 if not expect("wait_for_queue", "a bool", bool, wait_for_queue):
                     raise QueueNotFound(
-                        "is no topic with many writers",
+                        "there is no topic with many writers",
                         path=self.path,
-                        advice="open_writer(path, shared=True) makes one.",
+                        advice="open_writer(path, shared=True) creates one.",
                     )
                 topic.make(mode)
             if name is not None:
-                topic.add_reader(name, mode)  # before looking: see shared.py
+                topic.add_reader(name, mode)  # before looking for queues: see shared.py
             self.look()
         except BaseException:
             self.close()
             raise
-        self._start = "committed"  # what comes from now on is new
+        self._start = "committed"  # queues that are found later are new
 
     def _check_name(self, name: str | None) -> None:
         if name is not None:
             check_name(f"reader name {name!r} of the topic", name)
 
-    # ---- without an event loop ----
-
     def look(self) -> None:
         """Attach the queues of new writers, and detach queues that were removed.
 
-        All methods do this by themselves; in an event loop discovery does it.
+        All methods do this themselves; in an event loop discovery does it.
         """
         if self.closed or self._is_followed():
             return
         self._looked_s = time.monotonic()
-        events = self._examiner.look(None, lambda: False)
-        there = self._examiner.queues()
-        for path in {*self._attached, *self._aside} - there:
-            self._leave_now(path)
+        events = self._examiner.examine(None, lambda: False)
+        queues = self._examiner.queues()
+        for path in {*self._attached, *self._aside} - queues:
+            self._detach_now(path)
         for event in events:
             if isinstance(event, Attached):
                 self._announced[event.path] = event
-            elif event.path in self._attached:  # and there is another one at its place
-                self._leave_now(event.path)
+            elif event.path in self._attached:  # another queue has replaced it
+                self._detach_now(event.path)
         known = {*self._attached, *self._aside}
         due = {path for path, one in self._aside.items() if one.due_s <= self._looked_s}
-        self._attach_now(sorted((there - known) | due))
+        self._attach_now(sorted((queues - known) | due))
 
     def _is_followed(self) -> bool:
-        """Return whether an event loop looks after it."""
+        """Return whether tasks of an event loop follow the queues."""
         loop = self._home.loop
         return bool(self._tasks) and loop is not None and loop.is_running()
 
     def _attach_now(self, paths: list[str]) -> None:
         while paths:
-            self._take_in_all(paths, self._open_all(paths))
+            self._merge_all(paths, self._open_all(paths))
             paths = self._to_skip(paths)
 
-    def _leave_now(self, path: str) -> None:
+    def _detach_now(self, path: str) -> None:
         source = self._attached.pop(path, None)
         if source is not None:
-            self._stepped_over.pop(source.id, None)
+            self._last_skipped.pop(source.id, None)
             if source.id in self.sources():
                 self.detach(source.id)
             self._close_reader(source.reader)
@@ -168,8 +166,8 @@ class TopicReader(Router[T]):
         self._forget(path)
 
     def _look_if_due(self) -> bool:
-        """Look if the last look is some time ago; return whether it was."""
-        if time.monotonic() - self._looked_s < _LOOK_EVERY_S:
+        """Look for queues if the last time is long enough ago; return whether it was."""
+        if time.monotonic() - self._looked_s < _SCAN_INTERVAL_S:
             return False
         self.look()
         return True
@@ -179,7 +177,7 @@ class TopicReader(Router[T]):
         return super().__iter__()
 
     def poll(self) -> "_hot.Message[T] | None":
-        """Return the next message, None if there is none now."""
+        """Return the next message, or None if there is none now."""
         message = super().poll()
         if message is None and self._look_if_due():
             message = super().poll()
@@ -195,19 +193,17 @@ class TopicReader(Router[T]):
         return batch
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until there is a message; False if ``timeout`` seconds passed."""
+        """Block this thread until there is a message; False after ``timeout`` seconds."""
         limit_s = checked_timeout(timeout)
         end_s = None if limit_s is None else time.monotonic() + limit_s
         while True:
             self.look()
             left_s = None if end_s is None else end_s - time.monotonic()
-            step_s = _LOOK_EVERY_S if left_s is None else min(_LOOK_EVERY_S, max(left_s, 0))
+            step_s = _SCAN_INTERVAL_S if left_s is None else min(_SCAN_INTERVAL_S, max(left_s, 0))
             if super().wait(step_s):
                 return True
             if left_s is not None and left_s <= 0:
                 return False
-
-    # ---- in an event loop ----
 
     def batches(
         self,
@@ -217,7 +213,7 @@ class TopicReader(Router[T]):
     ) -> Batches[T]:
         """Iterate over lists of messages: ``async for batch in reader.batches()``.
 
-        The parameters are those of ``Reader.batches``. Cancelled, it has taken nothing.
+        The parameters are those of ``Reader.batches``. If cancelled, it has taken nothing.
         """
         self._follow_in_loop()
         return super().batches(max_messages, max_bytes, max_wait)
@@ -225,7 +221,7 @@ class TopicReader(Router[T]):
     def conflate(
         self, key: Callable[[_hot.Message[T]], K], *, max_keys: int = 65536
     ) -> Conflation[K, T]:
-        """Iterate over the latest message per key of all writers, as ``FanIn.conflate`` does."""
+        """Iterate over the latest message per key of all writers, like ``FanIn.conflate``."""
         self._follow_in_loop()
         return super().conflate(key, max_keys=max_keys)
 
@@ -238,8 +234,8 @@ class TopicReader(Router[T]):
             self._follow()
 
     async def reply(self, source: "int | _hot.Message[Any]") -> Any:
-        """Raise InvalidArgument: writers of a topic have no queues for replies; see ``Router``."""
-        raise InvalidArgument("a TopicReader answers nobody; use a Router", path=self.path)
+        """Raise InvalidArgument: writers of a topic have no reply queues; see ``Router``."""
+        raise InvalidArgument("a TopicReader has no reply queues: use a Router", path=self.path)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self.sources())} writers"

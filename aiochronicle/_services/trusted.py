@@ -1,4 +1,4 @@
-"""Opening directories below a root where other users may create names: checks owners, refuses links.
+"""Opens directories below a root in which other users may create names: checks owners, refuses links.
 
 A directory is opened step by step from its root, by name in the descriptor of its parent, so a directory that
 replaces it later is not mistaken for it. The path of the root itself is trusted, and may contain links.
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from aiochronicle._base.system_errors import refusal
+from aiochronicle._base.system_errors import storage_error
 from aiochronicle._core.writer import Writer
 from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._layout import CONTROL, JAVA_TABLE
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 _FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_REMOVE = "Nothing in it was used. Remove it, or have the right user create it."
+_REMOVE = "Nothing in it was used. Remove it, or let the right user create it."
 
 
 def owners_of(root: str | os.PathLike[str]) -> frozenset[int]:
-    """Return the users whose names below a root are trusted: this one, root, and its owner."""
+    """Return the users that are trusted to create names below a root: this one, root, and its owner."""
     owners = {os.geteuid(), 0}
     with suppress(FileNotFoundError, NotADirectoryError):
         owners.add(_status(root).st_uid)
@@ -47,11 +47,11 @@ def _status(root: str | os.PathLike[str]) -> os.stat_result:
     try:
         return os.stat(root)  # noqa: PTH116
     except PermissionError as error:
-        raise refusal(error, f"cannot be examined: {error.strerror}", str(root)) from error
+        raise storage_error(error, f"cannot be examined: {error.strerror}", str(root)) from error
 
 
 def directory_mode(file_mode: int) -> int:
-    """Return the mode of a directory for such files: users who may read them may search it."""
+    """Return the mode of a directory for files of a mode: users who may read them may search it."""
     return file_mode & 0o777 | (file_mode & 0o444) >> 2
 
 
@@ -61,21 +61,21 @@ def refuse_foreign(
     owners: Collection[int],
     advice: str = _REMOVE,
 ) -> None:
-    """Raise AccessDenied unless it belongs to one of these users."""
+    """Raise AccessDenied unless a file or directory belongs to one of these users."""
     if status.st_uid not in owners:
-        what = "is a symbolic link of" if stat.S_ISLNK(status.st_mode) else "belongs to"
+        what = "the symbolic link" if stat.S_ISLNK(status.st_mode) else "it"
         trusted = ", ".join(map(str, sorted(owners)))
-        detail = f"{what} user {status.st_uid}; only those of {trusted} are trusted here"
+        detail = f"{what} belongs to uid {status.st_uid}; only uids {trusted} are trusted here"
         raise AccessDenied(detail, path=os.fspath(path), advice=advice)
 
 
 def is_trusted_link(
     path: str | os.PathLike[str], owners: Collection[int], advice: str = _REMOVE
 ) -> bool:
-    """Return whether there is a link; AccessDenied if it belongs to a user other than these."""
+    """Return whether the path is a link; AccessDenied if the link belongs to another user."""
     try:
         status = os.lstat(path)
-    except OSError:  # opening it raises what is wrong
+    except OSError:  # opening it will raise the right error
         return False
     if not stat.S_ISLNK(status.st_mode):
         return False
@@ -84,21 +84,21 @@ def is_trusted_link(
 
 
 def make_directories(path: str | os.PathLike[str], mode: int) -> None:
-    """Make a directory and those above it that are missing, durably, of this mode.
+    """Create a directory and its missing parents, durably, with this mode.
 
-    What is there already is its user's to name, and may be a link.
+    Existing parents are trusted, and may be links.
     """
-    there = Path(path)
+    existing = Path(path)
     missing: list[str] = []
-    while not os.path.isdir(there) and there != there.parent:  # noqa: PTH112  never raises
-        missing.insert(0, there.name)
-        there = there.parent
+    while not os.path.isdir(existing) and existing != existing.parent:  # noqa: PTH112  never raises
+        missing.insert(0, existing.name)
+        existing = existing.parent
     if missing:
-        os.close(_made_below(str(there), missing, mode=mode))
+        os.close(_open_or_create(str(existing), missing, mode=mode))
 
 
 def make_trusted_root(path: str, owners: Collection[int], mode: int) -> None:
-    """Make a directory unless it is there; it, and the link that it may be, belong to an owner."""
+    """Create a directory if it is missing; AccessDenied if it, or a link to it, belongs to another user."""
     is_trusted_link(path, owners)
     make_directories(path, mode)
     refuse_foreign(path, _status(path), owners)
@@ -106,9 +106,9 @@ def make_trusted_root(path: str, owners: Collection[int], mode: int) -> None:
 
 @contextmanager
 def opened_below(root: str, parts: Sequence[str]) -> Generator[int | None, None, None]:
-    """Open a directory below a root for a while, of any owner; None if there is none.
+    """Yield a descriptor of a directory below a root, of any owner; None if there is none.
 
-    AccessDenied if one of the names is a link.
+    AccessDenied if part of the path is a link.
     """
     try:
         fd = open_below(root, parts)
@@ -122,7 +122,7 @@ def opened_below(root: str, parts: Sequence[str]) -> Generator[int | None, None,
 
 
 def has_queue(root: str, parts: Sequence[str]) -> bool:
-    """Return whether there is a queue; AccessDenied if that cannot be seen, or only over links."""
+    """Return whether there is a queue; AccessDenied without permission, or if part of the path is a link."""
     path = os.path.join(root, *parts)  # noqa: PTH118
     with opened_below(root, parts) as fd:
         return fd is not None and any(_has(fd, path, name) for name in (CONTROL, JAVA_TABLE))
@@ -134,7 +134,7 @@ def _has(fd: int, path: str, name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise refusal(error, f"cannot be examined: {error.strerror}", path) from error
+        raise storage_error(error, f"cannot be examined: {error.strerror}", path) from error
     return True
 
 
@@ -145,11 +145,11 @@ def open_below(
     owners: Collection[int] | None = None,
     mode: int | None = None,
 ) -> int:
-    """Open a directory below a root, and return a descriptor that stands for it (O_PATH or better).
+    """Open a directory below a root, and return a descriptor of it, with O_PATH or for reading.
 
-    AccessDenied if a name on the way is a link; with ``owners`` also if it is in a directory where
-    everybody may create, and belongs to another user. With ``mode`` those that are missing are
-    made; else FileNotFoundError. NotADirectoryError if there is something else.
+    AccessDenied if part of the path is a link. With ``owners`` also if part of it is in a directory where
+    every user may create names, and belongs to another user. With ``mode`` missing directories are created;
+    otherwise FileNotFoundError. NotADirectoryError if something else is there.
     """
     path = root
     fd = _open_root(root)
@@ -158,7 +158,7 @@ def open_below(
             above, path = fd, os.path.join(path, name)  # noqa: PTH118
             fd = _open_name(above, name, path, mode)
             try:
-                if owners is not None and _is_everybodys(above):
+                if owners is not None and _is_world_writable(above):
                     refuse_foreign(path, os.fstat(fd), owners)
             finally:
                 os.close(above)
@@ -168,22 +168,22 @@ def open_below(
     return fd
 
 
-def _made_below(
+def _open_or_create(
     root: str, parts: Sequence[str], *, owners: Collection[int] | None = None, mode: int
 ) -> int:
-    """Do as open_below; what is in the way is an error of ours."""
+    """Do the same as open_below, but raise StorageError if something else is there."""
     try:
         return open_below(root, parts, owners=owners, mode=mode)
     except (FileNotFoundError, NotADirectoryError) as error:
         path = os.path.join(root, *parts)  # noqa: PTH118
         number = errno.EEXIST if isinstance(error, NotADirectoryError) else errno.ENOENT
-        detail = f"cannot make the directory: {os.strerror(number)}"
+        detail = f"cannot create the directory: {os.strerror(number)}"
         raise StorageError(detail, path=path, errno=number) from error
 
 
 def make_below(root: str, parts: Sequence[str], owners: Collection[int], mode: int) -> None:
-    """Make a directory below a root, and those above it that are missing, as open_below does."""
-    os.close(_made_below(root, parts, owners=owners, mode=mode))
+    """Create a directory below a root, and its missing parents, like open_below."""
+    os.close(_open_or_create(root, parts, owners=owners, mode=mode))
 
 
 def _open_root(root: str) -> int:
@@ -192,10 +192,10 @@ def _open_root(root: str) -> int:
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
-        raise refusal(error, f"cannot be opened: {error.strerror}", root) from error
+        raise storage_error(error, f"cannot be opened: {error.strerror}", root) from error
 
 
-def _is_everybodys(fd: int) -> bool:
+def _is_world_writable(fd: int) -> bool:
     return bool(os.fstat(fd).st_mode & stat.S_IWOTH)
 
 
@@ -209,10 +209,10 @@ def _open_name(above: int, name: str, path: str, mode: int | None) -> int:
         _refuse_link(above, name, path)
         raise
     except OSError as error:
-        raise refusal(error, f"cannot be opened: {error.strerror}", path) from error
+        raise storage_error(error, f"cannot be opened: {error.strerror}", path) from error
     try:
-        return _make(above, name, path, mode)
-    except FileExistsError:  # by another process, just now
+        return _create(above, name, path, mode)
+    except FileExistsError:  # another process has just created it
         return _open_name(above, name, path, None)
 
 
@@ -220,21 +220,21 @@ def _refuse_link(above: int, name: str, path: str) -> None:
     status = os.stat(name, dir_fd=above, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
         raise AccessDenied(
-            f"is a symbolic link, made by user {status.st_uid}; links are not followed here",
+            f"this is a symbolic link of uid {status.st_uid}; links are not followed here",
             path=path,
-            advice="Nothing was opened. Remove it, or mount what it points to in its place.",
+            advice="Nothing was opened. Remove the link, or bind-mount its target there instead.",
         )
 
 
-def _make(above: int, name: str, path: str, mode: int) -> int:
-    """Make a directory, durably, whatever the umask says; FileExistsError if there is something."""
+def _create(above: int, name: str, path: str, mode: int) -> int:
+    """Create a directory durably, whatever the umask; FileExistsError if the name exists."""
     try:
         os.mkdir(name, 0o700, dir_fd=above)
         fd = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=above)
         try:
-            made = os.fstat(fd)
-            refuse_foreign(path, made, {os.geteuid()})  # it was replaced at once
-            os.fchmod(fd, mode | made.st_mode & stat.S_ISGID)
+            status = os.fstat(fd)
+            refuse_foreign(path, status, {os.geteuid()})  # another user may have replaced it
+            os.fchmod(fd, mode | status.st_mode & stat.S_ISGID)
             _sync(above)
         except BaseException:
             os.close(fd)
@@ -242,7 +242,9 @@ def _make(above: int, name: str, path: str, mode: int) -> int:
     except (FileExistsError, AccessDenied):
         raise
     except OSError as error:
-        raise refusal(error, f"cannot make the directory: {error.strerror}", path) from error
+        raise storage_error(
+            error, f"cannot create the directory: {error.strerror}", path
+        ) from error
     return fd
 
 
@@ -257,11 +259,11 @@ def _sync(directory: int) -> None:
 def open_trusted_writer(
     root: str, parts: Sequence[str], *, way_mode: int, mode: int, **options: Any
 ) -> Writer:
-    """Open the writer of a queue below a root, which has to belong to one of ``owners_of(root)``.
+    """Open the writer of a queue below a root; the queue must belong to one of ``owners_of(root)``.
 
-    Directories that are missing are made first, the queue's own as well: in a directory with the
-    sticky bit nobody else can replace it from then on. In one without, the writer that was opened is
-    compared with what was found, and closed before anything is appended.
+    Missing directories are created first, including the queue's own: in a directory with the sticky bit, no
+    other user can replace it afterwards. Without a sticky bit, the open writer is compared with the directory
+    that was found, and closed before anything is appended if they differ.
     """
     path = os.path.join(root, *parts)  # noqa: PTH118
     owners = owners_of(root)
@@ -269,15 +271,17 @@ def open_trusted_writer(
     try:
         fd = open_below(root, parts, mode=directory_mode(mode))
     except NotADirectoryError as error:
-        raise NotAQueue("is not a directory", path=path, errno=error.errno) from error
+        raise NotAQueue("this is not a directory", path=path, errno=error.errno) from error
     except FileNotFoundError as error:
-        raise QueueGone("was removed while it was opened", path=path, errno=error.errno) from error
+        detail = "the queue was removed while it was being opened"
+        raise QueueGone(detail, path=path, errno=error.errno) from error
     try:
         refuse_foreign(path, os.fstat(fd), owners)
         writer = open_writer(path, mode=mode, **options)
         try:
             if not _is_queue_in(fd, writer):
-                raise QueueGone("was replaced while it was opened; nothing was appended", path=path)
+                detail = "the queue was replaced while it was being opened; nothing was appended"
+                raise QueueGone(detail, path=path)
         except BaseException:
             writer.close()
             raise
@@ -287,7 +291,7 @@ def open_trusted_writer(
 
 
 def _is_queue_in(directory: int, writer: Writer) -> bool:
-    """Return whether a writer is that of the queue in this directory."""
+    """Return whether a writer belongs to the queue in this directory."""
     name = CONTROL if writer.format == "native" else JAVA_TABLE
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)

@@ -1,16 +1,16 @@
-"""Whether the threads of a loop in virtual time are working, or waiting for the loop.
+"""Detects whether the threads of a loop in virtual time are working, or waiting for the loop.
 
-A working thread takes no virtual time, so the clock stands still until it is done. A thread that passes a
-coroutine to the loop (``asyncio.run_coroutine_threadsafe``) and waits for it needs the clock to move, or a
-coroutine that sleeps would never end. A thread counts as waiting while both of these are true:
+Work in a thread takes no virtual time, so the clock stands still until it ends. A thread that passes a
+coroutine to the loop (``asyncio.run_coroutine_threadsafe``) and waits for it needs the clock to move;
+otherwise a coroutine that sleeps would never end. A thread counts as waiting while both of these are true:
 
-1. Something that it passed to the loop is not done yet: a task or a timer created by the function that it
-passed to ``call_soon_threadsafe``. Tasks and timers that these create do not count.
-2. It sleeps in ``threading.Condition.wait``, where ``Future.result``, ``Event.wait`` and ``queue.Queue.get``
-wait. There is no notification for this, so it is polled every millisecond. A thread that waits in another way
-is not recognised: it counts as waiting when its work in the loop was not done for `PATIENCE_S` of real time.
+1. Work that it passed to the loop has not ended: a task or a timer that was created by the function that it
+passed to ``call_soon_threadsafe``. Tasks and timers that these create do not count. 2. It sleeps in
+``threading.Condition.wait``, as ``Future.result``, ``Event.wait`` and ``queue.Queue.get`` do. There is no
+notification for this, so it is polled every millisecond. A thread that waits in another way is not
+detected: it counts as waiting if its work in the loop has not ended after `WORK_MAX_S` of real time.
 
-A call that is queued in a pool without a free thread counts as waiting too.
+A call that is queued in a pool without a free thread also counts as waiting.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
 
-__all__ = ["Job", "JobsAtWork"]
+__all__ = ["Job", "RunningJobs"]
 
-PATIENCE_S = 1.0
-_LOOK_AGAIN_S = 0.001
+WORK_MAX_S = 1.0
+_POLL_INTERVAL_S = 0.001
 _CONDITION_WAIT = threading.Condition.wait.__code__
 
 T = TypeVar("T")
@@ -32,54 +32,54 @@ Ts = TypeVarTuple("Ts")
 
 
 class Job:
-    """One call in a thread, or in a process, that the loop waits for."""
+    """One call in a thread or a process that the loop waits for."""
 
     def __init__(self) -> None:
-        self.pool: Executor | None = None  # whose threads may all be taken
-        self.thread: int | None = None  # when it has started
-        self._handed_in: list[asyncio.Future[Any] | asyncio.TimerHandle] = []
-        self._handed_in_at = 0.0
+        self.pool: Executor | None = None  # all its threads may be in use
+        self.thread: int | None = None  # None before the call has started
+        self._submitted: list[asyncio.Future[Any] | asyncio.TimerHandle] = []
+        self._submitted_at_s = 0.0
 
-    def hand_in(self, work: "asyncio.Future[Any] | asyncio.TimerHandle") -> None:
-        """Note what the loop does for it."""
-        self._handed_in.append(work)
-        self._handed_in_at = time.monotonic()
+    def submit(self, work: "asyncio.Future[Any] | asyncio.TimerHandle") -> None:
+        """Record work that the loop does for this call."""
+        self._submitted.append(work)
+        self._submitted_at_s = time.monotonic()
 
     def has_work_in_loop(self) -> bool:
-        """Return whether something that it handed in is not done yet."""
-        self._handed_in = [work for work in self._handed_in if not _is_done(work)]
-        return bool(self._handed_in)
+        """Return whether work that this call submitted has not ended."""
+        self._submitted = [work for work in self._submitted if not _is_done(work)]
+        return bool(self._submitted)
 
     def is_waiting(self) -> bool:
-        """Return whether its thread waits, as far as can be seen."""
+        """Return whether its thread is waiting, as far as can be detected."""
         return (
             self.thread is None
-            or _sleeps(self.thread)
-            or time.monotonic() - self._handed_in_at > PATIENCE_S
+            or _is_sleeping(self.thread)
+            or time.monotonic() - self._submitted_at_s > WORK_MAX_S
         )
 
 
-class JobsAtWork:
-    """The calls in threads whose results the loop has not got yet."""
+class RunningJobs:
+    """The calls in threads whose results the loop does not have yet."""
 
     def __init__(self) -> None:
         self._expected: set[Job] = set()
-        self._by_thread: dict[int, Job] = {}  # also those whose result nobody wants any more
-        self._asking: Job | None = None
+        self._by_thread: dict[int, Job] = {}  # also calls whose result is no longer wanted
+        self._submitting: Job | None = None
         self._is_ending = False
 
     def expect(self, job: Job, result: "asyncio.Future[Any]", pool: Executor | None) -> None:
-        """Count a call until its result is there, or not wanted any more."""
+        """Count a call until its result arrives, or is no longer wanted."""
         job.pool = pool
         self._expected.add(job)
         result.add_done_callback(lambda _: self._expected.discard(job))
 
     def end(self, is_ending: bool) -> None:
-        """Note that all threads are being waited for, or no longer."""
+        """Record whether the loop is waiting for all threads to end."""
         self._is_ending = is_ending
 
     def run(self, job: Job, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Do the call; in its thread."""
+        """Run the call, in its thread."""
         job.thread = thread = threading.get_ident()
         self._by_thread[thread] = job
         try:
@@ -88,39 +88,39 @@ class JobsAtWork:
             del self._by_thread[thread]
 
     def of_this_thread(self) -> Job | None:
-        """Return the call that this thread is doing, if it is one of ours."""
+        """Return the call that runs in this thread, if it is a job of this loop."""
         return self._by_thread.get(threading.get_ident())
 
     def call_for(self, job: Job, function: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Call in the loop what a thread gave to ``call_soon_threadsafe``."""
-        self._asking = job
+        """Call, in the loop, a function that a thread passed to ``call_soon_threadsafe``."""
+        self._submitting = job
         try:
             function(*args)
         finally:
-            self._asking = None
+            self._submitting = None
 
-    def note_made(self, work: "asyncio.Future[Any] | asyncio.TimerHandle") -> None:
-        """Note that the loop made a task or a timer: perhaps for a thread."""
-        if self._asking is not None:
-            self._asking.hand_in(work)
+    def add_work(self, work: "asyncio.Future[Any] | asyncio.TimerHandle") -> None:
+        """Record that the loop created a task or a timer, possibly for a thread."""
+        if self._submitting is not None:
+            self._submitting.submit(work)
 
     def hold_clock_s(self) -> float | None:
-        """Return how long the clock must stand still before this is asked again.
+        """Return how long the clock must stand still before the next check.
 
-        0 if it may go on: all threads wait for the loop. None: until a thread has done something.
+        0 if it may move, because all threads wait for the loop. None: until a thread calls the loop.
         """
         jobs = set(self._expected)
         if self._is_ending:
             jobs.update(list(self._by_thread.values()))
-            if not jobs:  # the threads have nothing left to do, and are about to end
+            if not jobs:  # the threads are idle and about to end
                 return None
         hold_s = 0.0
         for job in jobs:
             if not job.has_work_in_loop():
-                if not _is_in_line(job, jobs):
+                if not _is_queued(job, jobs):
                     return None
             elif not job.is_waiting():
-                hold_s = _LOOK_AGAIN_S
+                hold_s = _POLL_INTERVAL_S
         return hold_s
 
     def __bool__(self) -> bool:
@@ -134,8 +134,8 @@ def _is_done(work: "asyncio.Future[Any] | asyncio.TimerHandle") -> bool:
     return work.done()
 
 
-def _sleeps(thread: int) -> bool:
-    """Return whether a thread is in Condition.wait, and not just for a look."""
+def _is_sleeping(thread: int) -> bool:
+    """Return whether a thread is in Condition.wait with a timeout above 0, or without one."""
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
     if frame is None or frame.f_code is not _CONDITION_WAIT:
         return False
@@ -143,8 +143,8 @@ def _sleeps(thread: int) -> bool:
     return timeout is None or timeout > 0
 
 
-def _is_in_line(job: Job, jobs: Iterable[Job]) -> bool:
-    """Return whether its pool has no thread left for it."""
+def _is_queued(job: Job, jobs: Iterable[Job]) -> bool:
+    """Return whether the call waits for a free thread of its pool."""
     if job.thread is not None or job.pool is None:
         return False
     taken = sum(other.thread is not None for other in jobs if other.pool is job.pool)

@@ -10,10 +10,10 @@ next message; then that message is delivered. Times are compared as whole nanose
 1 ns after a message runs after it. Timers of the same nanosecond run in the order in which they were set.
 virtual_timers.py describes how floats become nanoseconds.
 
-The clock stands still while threads work (a flush, ``asyncio.to_thread``): that takes no virtual time. The
-exception is a thread that passed work to the loop, with ``asyncio.run_coroutine_threadsafe`` for example, and
-waits for it: the clock moves while all working threads do so. virtual_threads.py describes how waiting
-threads are recognised.
+The clock stands still while threads work (a flush, ``asyncio.to_thread``), because that takes no virtual
+time. The exception is a thread that passed work to the loop, for example with
+``asyncio.run_coroutine_threadsafe``, and waits for it: the clock moves while all threads wait in this way.
+virtual_threads.py describes how waiting threads are detected.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
 from aiochronicle._core.reader import unix_ns
-from aiochronicle._services.virtual_threads import Job, JobsAtWork
+from aiochronicle._services.virtual_threads import Job, RunningJobs
 from aiochronicle._services.virtual_timers import Timers, ns_between
 from aiochronicle.errors import VirtualTimeDeadlock
 
@@ -43,7 +43,7 @@ _TASKS_SHOWN = 5
 
 
 class Recording(Protocol):
-    """A replay, of which only the time of the next message matters here."""
+    """The part of a replay that matters here: the time of its next message."""
 
     @property
     def next_timestamp_ns(self) -> int | None: ...
@@ -56,8 +56,8 @@ def run_virtual(
 ) -> T:
     """Run a coroutine in virtual time and return its result, like ``asyncio.run``.
 
-    The clock begins at ``start`` (Unix nanoseconds or an aware datetime), or else at the first
-    message of the recordings, which are the replays that ``main`` iterates over.
+    The clock begins at ``start`` (Unix nanoseconds or an aware datetime). By default it begins at the first
+    message of ``recordings``, the replays that ``main`` iterates over.
 
     >>> async def main(messages):
     ...     return [message.payload async for message in messages]
@@ -90,7 +90,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     VirtualTimeDeadlock names the tasks and where they wait.
     """
 
-    if TYPE_CHECKING:  # what asyncio's own loops have
+    if TYPE_CHECKING:  # attributes of asyncio's own loops
         _scheduled: list[asyncio.TimerHandle]  # stays empty: asyncio compares floats
         _ready: collections.deque[asyncio.Handle]
         _default_executor: ThreadPoolExecutor | None
@@ -102,9 +102,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now_ns = start_ns
         self._timers = Timers()
         self._arrivals: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._arrivals_count = 0  # keeps those of one moment in order
-        self._jobs = JobsAtWork()
-        super().__init__(_Selector(self._go_on))
+        self._arrivals_count = 0  # keeps arrivals of the same time in order
+        self._jobs = RunningJobs()
+        super().__init__(_Selector(self._advance))
 
     def time(self) -> float:
         """Return the virtual time in seconds since the start."""
@@ -143,7 +143,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             timer._scheduled = False  # type: ignore[attr-defined]
         else:
             self._timers.add(self._now_ns + left_ns, timer)
-            self._jobs.note_made(timer)
+            self._jobs.add_work(timer)
         return timer
 
     def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
@@ -151,7 +151,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self._timers.count_cancelled()
 
     def _process_events(self, event_list: list[tuple[selectors.SelectorKey, int]]) -> None:
-        """Make ready what files and timers have: once in every turn of the loop, in this order."""
+        """Make callbacks of files and due timers ready, in this order, once per iteration of the loop."""
         super()._process_events(event_list)  # type: ignore[misc]
         for timer in self._timers.take_due(self._now_ns):
             timer._scheduled = False  # type: ignore[attr-defined]
@@ -164,9 +164,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._arrivals.clear()
 
     def arrival(self, timestamp_ns: int) -> "asyncio.Future[None]":
-        """Return a future that is done at this time, after everything that is due before it.
+        """Return a future that completes at this time, after everything that is due before it.
 
-        A time that has passed means now. Cancel the future to give it up.
+        A time in the past means now. Cancel the future to stop waiting.
         """
         future: asyncio.Future[None] = self.create_future()
         self._arrivals_count += 1
@@ -176,9 +176,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> "asyncio.Future[T]":
-        """Run a function in a thread; the clock stands still until it returns.
+        """Run a function in a thread; the clock stands still until it returns or waits for the loop.
 
-        Or until it waits for the loop: see ``asyncio.run_coroutine_threadsafe``.
+        It can wait for the loop with ``asyncio.run_coroutine_threadsafe``, for example.
         """
         job = Job()
         if not _runs_in_this_interpreter(executor):
@@ -214,15 +214,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     ) -> "asyncio.Task[T]":
         """Run a coroutine as a task."""
         task = super().create_task(coro, **options)
-        self._jobs.note_made(task)
+        self._jobs.add_work(task)
         return task
 
-    def _go_on(self) -> float | None:
-        """Nothing is left to do now: make the next thing that happens the present.
+    def _advance(self) -> float | None:
+        """Move the clock to the next event, because nothing is ready now.
 
-        Returns for how long to wait for a thread instead: 0 not at all, None until it calls.
+        Returns how long to wait for a thread instead: 0 not at all, None until it calls.
         """
-        if self._ready:  # a thread was quicker
+        if self._ready:  # a thread has added a callback
             return 0
         if self._jobs:
             hold_s = self._jobs.hold_clock_s()
@@ -237,33 +237,33 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             future.set_result(None)
         elif timer_ns is not None:
             self._now_ns = max(self._now_ns, timer_ns)
-        elif self._jobs:  # a thread may give up waiting for the loop
+        elif self._jobs:  # a thread may stop waiting for the loop
             return None
         else:
             raise VirtualTimeDeadlock(
-                f"at {self.time():.9f} s of virtual time nothing is scheduled, no message is to"
-                f" come, and {_where_tasks_wait(self)}"
+                f"at {self.time():.9f} s of virtual time nothing is scheduled, no message will"
+                f" arrive, and {_where_tasks_wait(self)}"
             )
         return 0
 
 
 class _Selector(selectors.EpollSelector):
-    """Where an event loop sleeps, this one has its clock moved."""
+    """Moves the clock of its loop instead of sleeping."""
 
-    def __init__(self, go_on: Callable[[], float | None]) -> None:
+    def __init__(self, advance: Callable[[], float | None]) -> None:
         super().__init__()
-        self._go_on = go_on
+        self._advance = advance
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0)
         if events or timeout is not None:
             return events
-        wait_s = self._go_on()
+        wait_s = self._advance()
         return events if wait_s == 0 else super().select(wait_s)
 
 
 def _runs_in_this_interpreter(executor: Executor | None) -> bool:
-    """Return whether a function can be given to it that knows the loop."""
+    """Return whether functions in this executor can use the loop's objects."""
     elsewhere = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
     in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
     return in_threads and not isinstance(executor, elsewhere)

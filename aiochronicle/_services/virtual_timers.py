@@ -5,11 +5,11 @@ by its last bit would put a timer on the wrong side of a message. So a time is c
 once, when the timer is set; floats are not used after that. Timers of the same nanosecond run in the order in
 which they were set.
 
-What a float of seconds means is its nearest nanosecond. A number of nanoseconds n, written n / 1e9,
-is off by half a unit in the last place at most, and that is less than half a nanosecond up to
-2**23 s: for delays of up to 97 days this is exact. Of ``now + delay``, where a program adds the
-floats, each of the two and their sum may be off by that much. `ns_between` takes the first away
-again as it was put in, which leaves two halves: exact up to 2**22 s after the start, 48 days.
+A float of seconds means its nearest nanosecond. A number of nanoseconds n, written as n / 1e9, is off by at
+most half a unit in the last place, which is less than half a nanosecond up to 2**23 s. Delays of up to 97
+days are therefore exact. If a program adds the floats ``now + delay``, each of the two and their sum may be
+off by that much. `ns_between` subtracts ``now`` with the error that it was added with, which leaves two
+errors: the result is exact up to 2**22 s, or 48 days, after the start.
 """
 
 import heapq
@@ -19,10 +19,10 @@ from collections.abc import Iterator
 
 __all__ = ["Timers", "ns_between"]
 
-# Of floats that are no more than twice one another the difference is exact, and in nanoseconds a
-# short one is off by less than 0.01: what takes less time gives the same result.
+# If one float is at most twice the other, their difference is exact. A short difference in nanoseconds
+# is off by less than 0.01, so the fast calculation gives the same result as the exact one.
 _SHORT_S = 65536.0
-_CANCELLED_MIN = 100  # fewer cancelled timers than this are not worth looking for
+_CANCELLED_MIN = 100  # fewer cancelled timers than this are not worth removing
 
 _Entry = tuple[int, int, TimerHandle]
 
@@ -30,8 +30,8 @@ _Entry = tuple[int, int, TimerHandle]
 def ns_between(now: float, then: float) -> int | None:
     """Return the whole nanoseconds from one time in seconds to another; None if it never comes.
 
-    The difference is taken exactly and rounded once. What is not over yet takes 1 ns at least, or
-    a program that waits for the rest of a nanosecond would wait forever.
+    The difference is computed exactly and rounded once. A time that has not passed is at least 1 ns away;
+    otherwise a program that waits for the rest of a nanosecond would wait forever.
     """
     if then <= now:
         return 0
@@ -50,12 +50,12 @@ def ns_between(now: float, then: float) -> int | None:
 
 
 class Timers:
-    """Those that are set, the next one first."""
+    """The timers that are set, the next one first."""
 
     def __init__(self) -> None:
         self._heap: list[_Entry] = []
-        self._count = 0  # keeps those of one nanosecond in order
-        self._cancelled = 0  # still in the heap
+        self._count = 0  # keeps timers of the same nanosecond in order
+        self._cancelled = 0  # cancelled timers that are still in the heap
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -66,19 +66,19 @@ class Timers:
         heapq.heappush(self._heap, (due_ns, self._count, timer))
 
     def next_ns(self) -> int | None:
-        """Return when the next one is due, or None."""
+        """Return when the next timer is due, or None."""
         while self._heap and self._heap[0][2].cancelled():
             heapq.heappop(self._heap)
             self._cancelled -= 1
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now_ns: int) -> Iterator[TimerHandle]:
-        """Take out what is due, in order."""
+        """Remove and yield the due timers, in order."""
         while (due_ns := self.next_ns()) is not None and due_ns <= now_ns:
             yield heapq.heappop(self._heap)[2]
 
     def count_cancelled(self) -> None:
-        """Note that one of them is about to be cancelled; drop them if they are the greater part."""
+        """Record that a timer is about to be cancelled; drop cancelled ones if they are the majority."""
         self._cancelled += 1
         if self._cancelled > max(_CANCELLED_MIN, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if not entry[2].cancelled()]
@@ -86,6 +86,6 @@ class Timers:
             self._cancelled = 1
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Remove all timers."""
         self._heap.clear()
         self._cancelled = 0

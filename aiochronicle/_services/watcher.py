@@ -1,11 +1,12 @@
-"""Changes in directories, reported by watchfiles in a separate thread.
+"""Reports changes in directories with watchfiles, in a separate thread.
 
-This uses the documented Rust class of watchfiles rather than ``awatch``, so that the import, setting watches
-and waiting all happen in one thread, which ends when it is stopped. watchfiles gets a list of directories
-without their subdirectories, because it would follow links on its way down.
+This uses the documented Rust class of watchfiles rather than ``awatch``, so that importing it, setting
+watches and waiting all happen in one thread, which can be stopped. watchfiles gets a list of directories
+and does not search their subdirectories, because it would follow links.
 
-watchfiles cannot be waited for, only polled. That happens rarely while a faster source reports changes
-(``eager=False``), and otherwise every STEP_MS. After any failure it is restarted, with growing pauses.
+watchfiles can only be polled. The thread polls rarely while a faster source reports changes
+(``eager=False``), and otherwise every STEP_MS. After any failure it starts watchfiles again, with growing
+pauses.
 """
 
 import asyncio
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Watcher"]
 
-# A burst of changes is reported after the first pause of STEP_MS, or after DEBOUNCE_MS. The
-# thread wakes up once per step, so a shorter one would cost more than it is worth.
+# A burst of changes is reported after the first pause of STEP_MS, or after DEBOUNCE_MS. The thread
+# wakes up once per step, so a shorter step would cost too much.
 STEP_MS = 5
 DEBOUNCE_MS = 20
 SELDOM_S = 4.0
@@ -36,14 +37,14 @@ DIRECTORIES_MAX = 1 << 14
 _log = logging.getLogger("aiochronicle.discovery")
 
 Wanted: TypeAlias = Mapping[str, object]
-"""Directories by path, the root first, with something that is another if the directory is."""
+"""Directories by path, the root first, each with a value that changes if the directory is replaced."""
 
 
 class Watcher:
-    """Calls ``changed`` in the loop with the paths that changed, None if that may be any.
+    """Calls ``changed`` in the loop with the paths that changed, or None if any path may have changed.
 
-    A method, whose object it does not keep: a loop may be closed and everything in it forgotten long
-    before the thread looks whether it is.
+    ``changed`` is a method, and its object is only referenced weakly, because the loop may be closed long
+    before the thread checks that.
     """
 
     def __init__(self, root: str, changed: Callable[[set[str] | None], None]) -> None:
@@ -54,12 +55,12 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name=f"watch {root}", daemon=True)
         self._logged: set[type] = set()
         self._stopped = False
-        self._wake = threading.Event()  # set after one of these has changed:
+        self._wake = threading.Event()  # set after one of the following has changed
         self._wanted: Wanted = {}
         self._eager = False
 
     def follow(self, wanted: Wanted, *, eager: bool) -> None:
-        """Watch these directories from now on; ``eager``: with a short step."""
+        """Watch these directories from now on; ``eager`` polls with a short step."""
         if (wanted, eager) != (self._wanted, self._eager):
             self._watching.clear()
             self._wanted, self._eager = wanted, eager
@@ -68,11 +69,11 @@ class Watcher:
             try:
                 self._thread.start()
             except RuntimeError as error:  # no more threads; the next call tries again
-                self._complain(error)
+                self._log_failure(error)
                 self._watching.set()
 
     async def watching(self) -> None:
-        """Wait until nothing that changes from now on is missed, or until it failed."""
+        """Wait until all later changes are reported, or until watching failed."""
         await self._watching.wait()
 
     def stop(self) -> None:
@@ -81,14 +82,14 @@ class Watcher:
         self._wake.set()
 
     def join(self) -> None:
-        """Wait for the thread to end, in another one; its watches are gone soon after."""
+        """Wait, in another thread, until the thread has ended; its watches are released soon afterwards."""
         if self._thread.ident is not None:
             self._thread.join()
 
     def _tell(self, function: Callable[..., object], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:  # the loop was closed without stopping us
+        except RuntimeError:  # the loop was closed without a call of stop
             self._stopped = True
 
     def _tell_changed(self, paths: set[str] | None) -> None:
@@ -97,15 +98,15 @@ class Watcher:
             self._tell(changed, paths)
 
     def _run(self) -> None:
-        """Watch until stopped, whatever happens."""
+        """Watch until stopped; a failure only causes a pause."""
         retry_s = RETRY_S
         missed = False
         while not self._stopped:
             try:
                 for _ in self._watch(missed=missed):
                     retry_s = RETRY_S
-            except BaseException as error:  # noqa: BLE001 - among them the panics of Rust
-                self._complain(error)
+            except BaseException as error:  # noqa: BLE001 - including panics of Rust code
+                self._log_failure(error)
             self._tell(self._watching.set)
             missed = True
             if not self._stopped:
@@ -114,18 +115,18 @@ class Watcher:
                     self._stopped = True
             retry_s = min(2 * retry_s, RETRY_MAX_S)
 
-    def _complain(self, error: BaseException) -> None:
-        if type(error) not in self._logged:  # its text may hold a name, and names are endless
+    def _log_failure(self, error: BaseException) -> None:
+        if type(error) not in self._logged:  # by type: texts may contain any number of names
             self._logged.add(type(error))
             _log.warning(
-                "%s: watchfiles failed and is started again: %s: %s",
+                "%s: watchfiles failed and will be restarted: %s: %s",
                 printable(self._root),
                 type(error).__name__,
                 printable(error),
             )
 
     def _watch(self, *, missed: bool) -> Iterator[None]:
-        """Watch what is wanted; yields each time that this has worked for a while."""
+        """Watch the wanted directories; yields after each period without a failure."""
         watched: Wanted | None = None
         notify: RustNotify | None = None
         try:
@@ -136,7 +137,7 @@ class Watcher:
                     if notify is not None:
                         notify.close()
                     notify = self._notify(wanted)
-                    # Whatever changed between the look that found these and now was not watched.
+                    # Changes since these directories were found were not watched.
                     if missed or (eager and watched is not None):
                         self._tell_changed(None)
                     watched, missed = wanted, False
@@ -148,7 +149,7 @@ class Watcher:
                 notify.close()
 
     def _notify(self, wanted: Wanted) -> "RustNotify":
-        # Here, because it takes longer to import than everything else together.
+        # Imported here, because it takes longer than all other imports together.
         from watchfiles._rust_notify import RustNotify
 
         paths = [path for path in islice(wanted, DIRECTORIES_MAX) if self._is_watchable(path)]
@@ -157,11 +158,11 @@ class Watcher:
         except Exception as error:
             if len(paths) <= 1:
                 raise
-            self._complain(error)
-            return RustNotify(paths[:1], False, False, 0, False, True)  # the root; better than none
+            self._log_failure(error)
+            return RustNotify(paths[:1], False, False, 0, False, True)  # the root only
 
     def _is_watchable(self, path: str) -> bool:
-        """Leave out what would make watchfiles refuse all, and what has become a link."""
+        """Return whether watchfiles accepts the path, and it has not become a link."""
         try:
             path.encode()
             mode = (os.stat if path == self._root else os.lstat)(path).st_mode
@@ -170,12 +171,12 @@ class Watcher:
         return stat.S_ISDIR(mode)
 
     def _await_changes(self, notify: "RustNotify", *, eager: bool) -> None:
-        """Return after changes, when woken, or after a while."""
+        """Return after changes, when woken, or after SELDOM_S."""
         if eager:
             changes = notify.watch(DEBOUNCE_MS, STEP_MS, int(SELDOM_S * 1000), self._wake)
         else:
             self._wake.wait(SELDOM_S)
-            changes = notify.watch(1, 1, 1, None)  # what there is
+            changes = notify.watch(1, 1, 1, None)  # changes that are already there
         if isinstance(changes, set):
             self._tell_changed({path for _, path in changes})
         if self._loop.is_closed():

@@ -1,1 +1,1 @@
-"""Payloads as objects: which type a message has, and what decodes it."""
+"""Typed payloads: which type a message has, and how to decode it."""

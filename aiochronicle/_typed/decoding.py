@@ -1,7 +1,7 @@
-"""How a message finds its decoder.
+"""Finds the decoder for a message.
 
-``Message.decode`` is a C method (csrc/python/message.c) that caches the decoders of its segment, and calls
-``find_decoder`` for others.
+``Message.decode`` is a C method (csrc/python/message.c). It caches decoders per segment, and calls
+``find_decoder`` for those that are not cached.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ __all__ = ["Decoders"]
 class Decoders:
     """Finds the decoders for the messages of one reader.
 
-    The schema is read when the reader is opened, or, if there is none yet, when the first message is decoded;
-    and again at an unknown type_id, because the writer may have added a type.
+    The schema is read when the reader is opened or, if there is none yet, when the first message is decoded.
+    It is read again at an unknown type_id, because the writer may have added a type.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Decoders:
         identity: tuple[int, int, int] | None = None,
     ) -> None:
         self.directory = directory
-        self._identity = identity  # of the directory, if it was found and not given
+        self._identity = identity  # of the directory, if discovery found it
         self._registry = registry
         self._codecs: dict[int, Codec[Any]] = {}
-        self._bound: tuple[int, int, int] | None = None  # stamp of the file they come from
+        self._codecs_stamp: tuple[int, int, int] | None = None  # of the schema they come from
         if registry is not None and self._stamp() is not None:
-            self._bind(registry)
+            self._load_codecs(registry)
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
@@ -50,20 +50,21 @@ class Decoders:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
 
-    def _bind(self, registry: Registry) -> None:
+    def _load_codecs(self, registry: Registry) -> None:
         from aiochronicle._typed.schema_check import reader_types
 
-        stamp = self._stamp()  # before reading: a change in between is noticed the next time
+        stamp = self._stamp()  # before reading, so that a change during it is noticed later
         types = reader_types(registry, self.directory, self._identity)
         self._codecs = {type_id: entry.codec for type_id, entry in types.items()}
-        if len(registry) == 1:  # messages without a type can only be of this one
+        if len(registry) == 1:  # then messages without a type are of this one
             self._codecs.setdefault(0, next(iter(registry)).codec)
-        self._bound = stamp
+        self._codecs_stamp = stamp
 
-    def may_give(self, wanted: type[Any]) -> bool:
-        """Return whether the type is one of the reader's codec.
+    def can_decode_to(self, wanted: type[Any]) -> bool:
+        """Return whether messages may decode to this type.
 
-        Without a codec, a message of a Java queue says itself what it is, but not as a Struct.
+        With a codec, only its types. Without one, messages of a Java queue decode to any type except the
+        program's own Structs.
         """
         if self._registry is None:
             is_java = lib.ac_queue_format(os.fsencode(self.directory)) == lib.AC_FORMAT_CQ4
@@ -75,17 +76,18 @@ class Decoders:
         registry, type_id = self._registry, message.type_id
         if registry is None:
             raise UnknownType(
-                "the reader has no codec; give it one, or say message.decode(type)",
+                "the reader has no codec: open it with codec=, or use message.decode(type)",
                 **self.place(message),
             )
-        if type_id not in self._codecs and (self._bound is None or self._bound != self._stamp()):
-            self._bind(registry)
+        stamp = self._codecs_stamp
+        if type_id not in self._codecs and (stamp is None or stamp != self._stamp()):
+            self._load_codecs(registry)
         if type_id not in self._codecs:
-            raise UnknownType(f"type_id {type_id} is none of {registry!r}", **self.place(message))
+            raise UnknownType(f"type_id {type_id} is not in {registry!r}", **self.place(message))
         return self._codecs[type_id]
 
     def decoder_as(self, message: _hot.Message, wanted: Any) -> Callable[[Any], Any]:
-        """Return what decodes this message as a type of the caller's choice."""
+        """Return the decoder for this message as a type of the caller's choice."""
         if isinstance(wanted, Codec):
             return wanted.decoder
         if self._registry is not None:
@@ -96,9 +98,9 @@ class Decoders:
         return _codec_of(wanted, "msgpack").decoder
 
     def java_decoder(self, message: _hot.Message, wanted: Any) -> Callable[[Any], Any]:
-        """Return what decodes a message of a Java queue, which has no type_id.
+        """Return the decoder for a message of a Java queue, which has no type_id.
 
-        As the wanted type, or the only one of the codec; without either, as what Java wrote.
+        It decodes to the wanted type or the only one of the codec; without either, to what Java wrote.
         """
         from aiochronicle import cq4
 
@@ -107,8 +109,8 @@ class Decoders:
             return lambda message: cq4.decode(message.view)
         if wanted is None and len(types) > 1:
             raise UnknownType(
-                "messages of a Java queue have no type_id, so the reader's codec may have one type"
-                " only; say message.decode(type)",
+                "messages of a Java queue have no type_id, and the reader's codec has several types:"
+                " use message.decode(type), or a codec with one type",
                 **self.place(message),
             )
         kind: type[Any] = types[0] if wanted is None else wanted
@@ -117,7 +119,7 @@ class Decoders:
         return lambda message: cq4.decode_as(message.view, kind)
 
     def place(self, message: _hot.Message) -> dict[str, Any]:
-        """Return where the message is, for errors."""
+        """Return path, offset and seq of a message, for errors."""
         segment, offset = message.position
         file = message._java_file or segment_name(segment)
         return {
@@ -128,7 +130,7 @@ class Decoders:
 
 
 def _is_own_struct(wanted: type[Any]) -> bool:
-    """Return whether it is a type of the program, and not one of aiochronicle.cq4."""
+    """Return whether this is a Struct of the program, not one of aiochronicle.cq4."""
     is_ours = wanted.__module__.startswith("aiochronicle.cq4.")
     return issubclass(wanted, msgspec.Struct) and not is_ours
 
@@ -139,7 +141,7 @@ def _codec_of(wanted: type[Any], form: Format) -> Codec[Any]:
 
 
 def find_decoder(decoders: Decoders, message: _hot.Message, wanted: Any) -> Callable[[Any], Any]:
-    """Answer the message's question what to decode it with; called from C, once per segment."""
+    """Return the decoder for a message; called from C, once per segment and type."""
     if message._java_file is not None:
         return decoders.java_decoder(message, wanted)
     if wanted is None:
@@ -148,7 +150,7 @@ def find_decoder(decoders: Decoders, message: _hot.Message, wanted: Any) -> Call
 
 
 def decode_failed(decoders: Decoders, message: _hot.Message, error: Exception) -> DecodeError:
-    """Make the exception for a payload that its decoder refused; called from C."""
+    """Return the exception for a payload that its decoder refused; called from C."""
     detail = error.detail if isinstance(error, ChronicleError) else str(error)
     if message._java_file is None:
         detail = f"type_id {message.type_id} cannot be decoded: {detail}"
@@ -156,10 +158,10 @@ def decode_failed(decoders: Decoders, message: _hot.Message, error: Exception) -
 
 
 def message_cut(decoders: Decoders, message: _hot.Message) -> QueueGone:
-    """Make the exception for a payload that is not there any more; called from C."""
+    """Return the exception for a payload that no longer exists; called from C."""
     place = decoders.place(message)
     return QueueGone(
-        f"the file was cut by another program before message {message.seq} was copied out of it",
+        f"another program truncated the file before message {message.seq} was copied out of it",
         path=place["path"],
         offset=place["offset"],
     )

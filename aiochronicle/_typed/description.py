@@ -1,10 +1,10 @@
-"""Descriptions of types on the wire, as data.
+"""Describes the encoding of types, as data.
 
-``describe`` turns a msgspec.Struct type into a Record, ``build`` turns a Record into a type, so that payloads
-can be decoded without the class. ``differences`` says why one type cannot replace another.
+``describe`` turns a msgspec.Struct type into a Record. ``build`` turns a Record into a type, so that payloads
+can be decoded without the class. ``differences`` lists why one type cannot replace another.
 
-The description is of the bytes, not of the Python classes: a set, a frozenset and ``tuple[X, ...]``
-are lists, an Enum is one of its values. Limits set with msgspec.Meta are not part of it.
+A Record describes the bytes, not the Python classes: a set, a frozenset and ``tuple[X, ...]`` are lists, an
+Enum is one of its values. Limits set with msgspec.Meta are not part of it.
 """
 
 import keyword
@@ -21,13 +21,13 @@ from aiochronicle.errors import InvalidArgument
 __all__ = ["Field", "Record", "Type", "build", "describe", "differences"]
 
 
-class _Part(
+class _Description(
     msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True
 ):
     pass
 
 
-class List(_Part, frozen=True, tag="list"):
+class List(_Description, frozen=True, tag="list"):
     """Any number of items of one type."""
 
     of: "Type"
@@ -36,7 +36,7 @@ class List(_Part, frozen=True, tag="list"):
         return f"list[{self.of}]"
 
 
-class Tuple(_Part, frozen=True, tag="tuple"):
+class Tuple(_Description, frozen=True, tag="tuple"):
     """Items of these types."""
 
     of: "tuple[Type, ...]"
@@ -45,7 +45,7 @@ class Tuple(_Part, frozen=True, tag="tuple"):
         return f"tuple[{', '.join(map(str, self.of))}]"
 
 
-class Map(_Part, frozen=True, tag="dict"):
+class Map(_Description, frozen=True, tag="dict"):
     """Keys and values."""
 
     key: "Type"
@@ -55,7 +55,7 @@ class Map(_Part, frozen=True, tag="dict"):
         return f"dict[{self.key}, {self.value}]"
 
 
-class OneOf(_Part, frozen=True, tag="one of"):
+class OneOf(_Description, frozen=True, tag="one of"):
     """One of these values: a Literal or an Enum."""
 
     values: tuple[str | int | None, ...]
@@ -64,7 +64,7 @@ class OneOf(_Part, frozen=True, tag="one of"):
         return f"one of {', '.join(map(repr, self.values))}"
 
 
-class Alternatives(_Part, frozen=True, tag="union"):
+class Alternatives(_Description, frozen=True, tag="union"):
     """One of these types."""
 
     of: "tuple[Type, ...]"
@@ -73,7 +73,7 @@ class Alternatives(_Part, frozen=True, tag="union"):
         return " | ".join(map(str, self.of))
 
 
-class Record(_Part, frozen=True, tag="struct"):
+class Record(_Description, frozen=True, tag="struct"):
     """A msgspec.Struct."""
 
     name: str
@@ -107,8 +107,8 @@ Type: TypeAlias = "Scalar | List | Tuple | Map | OneOf | Alternatives | Record"
 class Field(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One field of a Record.
 
-    ``width`` is its place in the "struct" format. A field that is not required has a ``default``,
-    or one that only its class can make.
+    ``width`` is its typestr in the "struct" format. A field that is not required has a ``default``, unless
+    only its class can create the default.
     """
 
     name: str
@@ -139,7 +139,7 @@ _SCALARS: dict[type[types.Type], Scalar] = {
 
 
 def describe(codec: Codec[Any]) -> Record:
-    """Describe the type of a codec; InvalidArgument if it has parts that cannot be described."""
+    """Describe the type of a codec; InvalidArgument if a part of it cannot be described."""
     info = types.type_info(codec.type)
     assert isinstance(info, types.StructType)
     widths = {}
@@ -203,7 +203,7 @@ def _describe(info: types.Type, where: str, outer: tuple[type, ...]) -> Type:
             return _SCALARS[type(info)]
         case _:
             kind = type(info).__name__.removesuffix("Type")
-            raise InvalidArgument(f"{where} has a part that no schema can describe: {kind}")
+            raise InvalidArgument(f"{where} has a type that no schema can describe: {kind}")
 
 
 def _union_order(part: Type) -> tuple[bool, bytes]:
@@ -216,7 +216,7 @@ def _in_order(values: Any) -> tuple[str | int | None, ...]:
 
 def _default(field: types.Field) -> Any:
     if field.default is not msgspec.NODEFAULT:
-        # In order, because that of a set is another one in every process.
+        # Sorted, because the order of a set differs from process to process.
         return _plain(msgspec.to_builtins(field.default, str_keys=True, order="deterministic"))
     if field.default_factory in (list, tuple, set, frozenset):
         return []
@@ -226,7 +226,7 @@ def _default(field: types.Field) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON has it, with the floats that JSON lacks as text."""
+    """Return the value as JSON can hold it: infinities and NaN become strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     match value:
@@ -239,9 +239,9 @@ def _plain(value: Any) -> Any:
 
 
 def build(record: Record, form: Format) -> Codec[Any]:
-    """Make a codec of a description; ValueError or TypeError if no type can be like that.
+    """Build a codec from a description; ValueError or TypeError if no type can match it.
 
-    Where a default is known to the original class only, it is None.
+    A default that only the original class can create becomes None.
     """
     return Codec(_build_struct(record), form, name=record.name)
 
@@ -284,7 +284,7 @@ def _build_field(field: Field) -> Any:
 def _convert(plain: Any, python: Any) -> Any:
     try:
         return msgspec.convert(plain, python, str_keys=True)
-    except msgspec.ValidationError:  # perhaps a float that JSON lacks
+    except msgspec.ValidationError:  # perhaps an infinity or NaN
         return msgspec.convert(plain, python, str_keys=True, strict=False)
 
 
@@ -329,9 +329,9 @@ def _python_types() -> dict[Scalar, Any]:
 
 
 def differences(old: Record, new: Record, *, ordered: bool) -> list[str]:
-    """Say what keeps ``new`` from reading what was written as ``old``; nothing if it can.
+    """Return why ``new`` cannot read what was written as ``old``; an empty list if it can.
 
-    ``ordered`` means that fields are identified by their places and not by their names.
+    ``ordered`` means that fields are identified by their places, not by their names.
     """
     return list(_record_differences("", old, new, ordered))
 

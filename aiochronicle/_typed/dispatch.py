@@ -1,6 +1,6 @@
-"""Handlers by type, for readers, fan-ins and replays.
+"""Calls handlers by message type, for readers, fan-ins and replays.
 
-Messages of Java queues may be calls of methods: these have handlers by name (aiochronicle.cq4).
+Messages of Java queues may be method calls, which have handlers by name (aiochronicle.cq4).
 """
 
 import inspect
@@ -49,7 +49,7 @@ class _Handler(msgspec.Struct, frozen=True):
 
 
 class Committing(Protocol):
-    """A reader, as far as needed here: its messages, and whether it commits by itself."""
+    """What dispatching needs of a reader: its position, and whether it commits by itself."""
 
     @property
     def position(self) -> Position: ...
@@ -62,11 +62,11 @@ class Dispatching:
     """``on`` registers handlers by type; ``dispatch`` and ``dispatch_now`` call them."""
 
     _handlers: Mapping[type[Any], _Handler] = MappingProxyType({})
-    _functions: "FunctionReader | None" = None  # handlers of calls, by name …
-    _callers: "tuple[MethodReader, ...]" = ()  # … and whatever else makes calls, in order
-    _failed: tuple[Message[Any], ...] = ()  # several, if several tasks dispatch
+    _functions: "FunctionReader | None" = None  # handlers of method calls, by name
+    _method_readers: "tuple[MethodReader, ...]" = ()  # with _functions, in order
+    _failed: tuple[Message[Any], ...] = ()  # several if several tasks dispatch
 
-    if TYPE_CHECKING:  # the other base class has them
+    if TYPE_CHECKING:  # another base class has them
 
         @property
         def closed(self) -> bool: ...
@@ -80,13 +80,13 @@ class Dispatching:
     def on(self, type: type[Any] | str) -> Callable[[Any], Any]:
         """Register a function, ``async`` or not, as the handler of a type, or of a Java method.
 
-        It is called with the decoded object, and with the message too if it takes two arguments. The handler
-        of ``Message`` gets all messages that no other handler takes, undecoded, including unknown types.
-        Without it they are skipped.
+        The handler is called with the decoded object and, if it takes two arguments, with the message. The
+        handler of ``Message`` gets all messages that no other handler takes, undecoded, including those of
+        unknown type. Without it they are skipped.
 
-        In a Java queue a name means the calls of that method by a MethodWriter. The function is called with
-        the arguments, converted to the annotated types, and with the message, if it has a keyword-only
-        parameter ``message``.
+        In a Java queue a name means the calls of that method by a MethodWriter. The handler is called with
+        the arguments, converted to the annotated types. If it has a keyword-only parameter ``message``, it
+        also gets the message.
 
         >>> class Trade(msgspec.Struct):
         ...     price: float
@@ -107,7 +107,9 @@ class Dispatching:
 
         def register(function: _Function) -> _Function:
             if wanted in self._handlers:
-                raise InvalidArgument(f"{wanted.__name__} has a handler already")
+                raise InvalidArgument(
+                    f"{wanted.__name__} already has a handler: a type can have one only"
+                )
             handler = _Handler(
                 function,
                 wanted is not Message and _takes_two(function),
@@ -118,8 +120,8 @@ class Dispatching:
 
         if wanted is not Message and not self.decodes_to(wanted):
             raise InvalidArgument(
-                f"{wanted!r} is none of the codec's types, so it never comes;"
-                " add it to the codec= that messages are read with"
+                f"{wanted!r} is not a type of the codec, so no message can have it:"
+                " add it to codec= of the reader"
             )
         return register
 
@@ -139,26 +141,26 @@ class Dispatching:
         return register
 
     def on_calls(self, calls: "MethodReader") -> None:
-        """Let this ``cq4.MethodReader`` make the calls in messages of a Java queue.
+        """Have this ``cq4.MethodReader`` make the method calls in messages of a Java queue.
 
-        A call without a method goes to handlers that were registered later, and last to the handler of
-        ``Message``.
+        A call for which it has no method goes to handlers that were registered later, and finally to the
+        handler of ``Message``.
         """
         self._refuse_calls()
-        self._callers = (*self._callers, calls)
+        self._method_readers = (*self._method_readers, calls)
 
     def _refuse_calls(self) -> None:
-        """Raise if no message can be a call; a fan-in may always get a Java queue."""
+        """Raise if no message can be a method call; a fan-in may always get a Java queue."""
 
     def decodes_to(self, wanted: type[Any]) -> bool:
-        """Return whether messages may be of this type; those of a fan-in may be of any."""
+        """Return whether messages may decode to this type; those of a fan-in may be of any type."""
         return True
 
     @property
     def failed_message(self) -> Message[Any] | None:
-        """The message whose handler failed: it raised, was cancelled, or could not be called.
+        """The message whose handler raised, was cancelled, or could not be called.
 
-        None once it was delivered again or skipped: see ``dispatch``.
+        None after ``dispatch`` has delivered it again or skipped it.
         """
         return self._failed[0] if self._failed else None
 
@@ -167,19 +169,19 @@ class Dispatching:
     ) -> int:
         """Call the handler of every message, present and future, until this is closed.
 
-        Returns how many messages this call took, without those of earlier calls that raised. An ``async``
+        Returns how many messages this call took; earlier calls that raised do not count. An ``async``
         handler is awaited before the next message is taken. A payload that cannot be decoded raises
-        DecodeError, or ``on_error(error, message)`` is called. An exception of a handler is raised.
+        DecodeError unless there is an ``on_error``, which is called with the error and the message. An
+        exception of a handler is raised.
 
-        In both cases the message has been taken, and is ``failed_message``. ``failed`` sets what happens to
-        it in the next call: "again" delivers it once more, before all others; "skip" continues with the next
-        one. The default is "again" for a reader that commits by itself, because requesting the next message
-        would commit one that was not processed, and "skip" for other readers, where the program commits what
-        it has processed. A message that always fails is delivered again until it is skipped or goes to
-        ``on_error``.
+        After an exception the message has been taken, and is ``failed_message``. ``failed`` sets what the
+        next call does with it: "again" delivers it once more, before all others; "skip" continues with the
+        next one. For a reader that commits by itself the default is "again", because requesting the next
+        message would commit one that was not processed. For other readers it is "skip", because the program
+        commits what it has processed. With "again", a message that always fails comes again at each call.
 
-        Cancelled while it waits, it has taken nothing. Cancelled in a handler, the handler's message has
-        failed.
+        If it is cancelled while it waits, no message is lost. If it is cancelled in a handler, the message
+        of that handler has failed.
         """
         count = 0
         for message in self._messages_again(failed):
@@ -209,9 +211,9 @@ class Dispatching:
         for handled, handler in self._handlers.items():
             if handler.is_async:
                 name = handled.__name__
-                raise InvalidArgument(f"the handler of {name} is async; await dispatch()")
-        if any(calls.is_asynchronous for calls in self._callers):
-            raise InvalidArgument("some handlers of calls are async; await dispatch()")
+                raise InvalidArgument(f"the handler of {name} is async: await dispatch() instead")
+        if any(calls.is_asynchronous for calls in self._method_readers):
+            raise InvalidArgument("a handler of method calls is async: await dispatch() instead")
         count = 0
         for message in chain(self._messages_again(failed), self):
             count += 1
@@ -223,22 +225,22 @@ class Dispatching:
         return count
 
     def _messages_again(self, failed: Failed | None) -> Iterator[Message[Any]]:
-        """Take out the messages that failed and are delivered again, one by one."""
+        """Remove and return, one by one, the failed messages that are to be delivered again."""
         if failed is not None:
             one_of("failed", {"again": True, "skip": False}, failed)
         self._failed = tuple(
-            message for message in self._failed if self._comes_again(message, failed)
+            message for message in self._failed if self._is_redelivered(message, failed)
         )
         while self._failed and not self.closed:
             message, *rest = self._failed
             self._failed = tuple(rest)
             yield message
 
-    def _comes_again(self, message: Message[Any], failed: Failed | None) -> bool:
+    def _is_redelivered(self, message: Message[Any], failed: Failed | None) -> bool:
         readers = self._readers_of_messages()
         reader = next((one for one in readers if one._is_of(message)), None)  # pyright: ignore[reportPrivateUsage]
         if reader is not None and reader.position <= message.position:
-            return False  # by itself: the reader was sent back to it
+            return False  # the reader was moved back, and delivers it by itself
         if failed is None:
             return reader is not None and reader.commit_every > 0
         return failed == "again"
@@ -248,8 +250,8 @@ class Dispatching:
         return ()
 
     def _deliver(self, message: Message[Any], on_error: ErrorHandler | None) -> object:
-        """Call the handler of one message; return what that returned."""
-        if self._callers and message._java_file is not None:  # pyright: ignore[reportPrivateUsage]
+        """Call the handler of one message; return its result."""
+        if self._method_readers and message._java_file is not None:  # pyright: ignore[reportPrivateUsage]
             result = self._make_calls(message, on_error)
             if result is not False:
                 return result
@@ -271,7 +273,7 @@ class Dispatching:
         return handler.function(obj, message) if handler.wants_message else handler.function(obj)
 
     def _make_calls(self, message: Message[Any], on_error: ErrorHandler | None) -> object:
-        """Have the calls of a message made; False if nobody has a method for them."""
+        """Make the method calls of a message; False if no reader has a method for them."""
 
         def report(error: DecodeError) -> object:
             explained = DecodeError(f"{message.source}: {error.detail}", seq=message.seq)
@@ -279,14 +281,14 @@ class Dispatching:
                 raise explained from error
             return on_error(explained, message)
 
-        results = (calls.begin(message, report) for calls in self._callers)
+        results = (calls.begin(message, report) for calls in self._method_readers)
         return next((result for result in results if result is not False), False)
 
 
 def _takes_two(function: Callable[..., object]) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # some functions in C do not say
+    except ValueError:  # some C functions have no signature
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return len(positional) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -1,10 +1,11 @@
-"""Which type_id is which type, stored in the queue's schema.json.
+"""Maps type_ids to types.
 
-A Registry has the types of a program; schema.json has those of the queue. A writer that is opened with a
-codec compares the two and updates the file; a reader compares them. A type is identified by its name. It may
-gain fields with defaults; nothing else may change, because existing messages would be misread.
+A Registry has the types of a program; the queue's schema.json has those of the queue. A writer that is
+opened with a codec compares the two and updates the file; a reader compares them. A type is identified by its
+name. It may gain fields with defaults. Nothing else may change, because existing messages would be misread.
 
-The modules that describe types and read the file are imported on first use: most programs need neither.
+The modules that describe types and read the file are imported on first use, because most programs need
+neither.
 """
 
 import os
@@ -52,7 +53,7 @@ class RegisteredType(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of format and description: equal if and only if these are."""
+        """Digest of format and description; equal digests mean equal types."""
         from aiochronicle._typed.schema_file import fingerprint
 
         return fingerprint(self.format, self.record)
@@ -61,8 +62,8 @@ class RegisteredType(msgspec.Struct, frozen=True):
 class Registry:
     """The types that a program writes or reads: types by type_id, or types that get one.
 
-    Without ids a type gets its type_id in the queue's schema.json, or the next free one; 0 is for messages
-    without a type. ``format`` applies to types that are not Codecs.
+    Without ids, a type gets the type_id that it has in the queue's schema.json, or the next free one.
+    type_id 0 is for messages without a type. ``format`` applies to types that are not Codecs.
 
     >>> class Trade(msgspec.Struct):
     ...     price: float
@@ -90,22 +91,22 @@ class Registry:
         self._by_type: dict[type[Any], RegisteredType] = {}
         for type_id, given in given_types:
             codec = given if isinstance(given, Codec) else Codec(given, format)
-            self._put(RegisteredType(type_id, codec, describe(codec)))
+            self._add(RegisteredType(type_id, codec, describe(codec)))
 
-    def _put(self, entry: RegisteredType) -> None:
+    def _add(self, entry: RegisteredType) -> None:
         integer("type_id", entry.type_id, 0, TYPE_ID_MAX)
         if entry.name in self._by_name or entry.codec.type in self._by_type:
-            raise InvalidArgument(f"{entry.name} is there twice; give one Codec another name")
+            raise InvalidArgument(f"{entry.name} occurs twice: give one Codec another name")
         self._by_id[entry.type_id] = entry
         self._by_name[entry.name] = entry
         self._by_type[entry.codec.type] = entry
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Registry":
-        """Read the schema.json of a queue, without having its classes.
+        """Read the schema.json of a queue; the program does not need the queue's classes.
 
-        ``path`` is the queue's directory or the file itself. The classes are created from the description:
-        same fields, same defaults, keyword-only.
+        ``path`` is the queue's directory or the file itself. The classes are created from the description,
+        with the same fields and defaults, keyword-only.
 
         >>> class Trade(msgspec.Struct):
         ...     price: float
@@ -125,7 +126,7 @@ class Registry:
 
     @classmethod
     def _parse(cls, content: bytes, file: str) -> "Registry":
-        """Make it of what a schema.json has; errors name the file."""
+        """Create it from the content of a schema.json; errors name the file."""
         from aiochronicle._typed.schema_file import parse_schema
 
         return cls._of_stored(parse_schema(content, file), file)
@@ -135,9 +136,9 @@ class Registry:
         registry = cls({})
         for entry in stored.values():
             try:
-                registry._put(RegisteredType(entry.type_id, entry.build(), entry.record))
+                registry._add(RegisteredType(entry.type_id, entry.build(), entry.record))
             except (ValueError, TypeError, NameError, RecursionError) as error:
-                what = printable(f"{entry.name} cannot be made: {error}")
+                what = printable(f"the type {entry.name} cannot be created: {error}")
                 raise SchemaError(what, path=file) from error
         return registry
 
@@ -175,14 +176,14 @@ def _assign_ids(
 
 
 def registry_of_content(content: bytes, file: str) -> Registry:
-    """Return the types of the content of a schema.json; errors name the file."""
+    """Return the types in the content of a schema.json; errors name the file."""
     return Registry._parse(content, file)  # pyright: ignore[reportPrivateUsage]
 
 
 def registry_of(
     codec: "TypeOrCodec | Registry | Sequence[TypeOrCodec]", argument: str = "codec"
 ) -> Registry:
-    """Return what ``codec=`` of open_writer and open_reader stands for."""
+    """Return the Registry for the argument ``codec`` of open_writer and open_reader."""
     if isinstance(codec, Registry):
         return codec
     if isinstance(codec, type | Codec):

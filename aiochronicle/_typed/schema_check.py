@@ -1,4 +1,4 @@
-"""A program's types compared with those of the queue's schema.json, and the ids that they get."""
+"""Compares a program's types with those of the queue's schema.json, and assigns their type_ids."""
 
 from collections.abc import Mapping
 
@@ -26,15 +26,15 @@ def _store_type(entry: RegisteredType, type_id: int) -> StoredType:
     return StoredType(type_id=type_id, format=entry.format, fingerprint=entry.fingerprint, **parts)
 
 
-def _problems(stored: StoredType, entry: RegisteredType, *, writing: bool) -> list[str]:
-    """Say field by field why a program's type is not the one of the queue."""
+def _find_problems(stored: StoredType, entry: RegisteredType, *, writing: bool) -> list[str]:
+    """Return, field by field, how a program's type differs from that of the queue."""
     if stored.fingerprint == entry.fingerprint:
         return []
     if stored.format != entry.format:
         return [f"format: was {stored.format!r}, is {entry.format!r}"]
     fixed = entry.format == "struct"
     problems = differences(stored.record, entry.record, ordered=fixed)
-    # A reader may be older than the writer: the fields it does not know are left out.
+    # A reader may be older than the writer: it ignores fields that it does not know.
     if not writing and not fixed and not differences(entry.record, stored.record, ordered=False):
         return []
     return problems
@@ -45,22 +45,26 @@ def _match(
 ) -> dict[int, RegisteredType]:
     """Return the program's types by the queue's ids; SchemaMismatch if they do not agree.
 
-    A writer's new types get ids, a reader's are left out.
+    New types of a writer get ids; those of a reader are ignored.
     """
     names = {known.type_id: known.name for known in stored.values()}
     matched: dict[int, RegisteredType] = {}
     for entry in registry:
         known = stored.get(entry.name)
         if known is not None:
-            problems = _problems(known, entry, writing=writing)
+            problems = _find_problems(known, entry, writing=writing)
             if registry.fixed_ids and known.type_id != entry.type_id:
                 problems.append(f"type_id: was {known.type_id}, is {entry.type_id}")
             if problems:
-                raise SchemaMismatch(f"{entry.name} is not as in the queue", problems, path=file)
+                raise SchemaMismatch(
+                    f"{entry.name} differs from the queue's type", problems, path=file
+                )
             matched[known.type_id] = entry
         elif registry.fixed_ids and entry.type_id in names:
             problems = [f"type_id {entry.type_id}: was {names[entry.type_id]}, is {entry.name}"]
-            raise SchemaMismatch(f"{entry.name} has no id of its own", problems, path=file)
+            raise SchemaMismatch(
+                f"the type_id of {entry.name} belongs to another type", problems, path=file
+            )
         elif writing:
             type_id = entry.type_id if registry.fixed_ids else _free_id(names)
             names[type_id] = entry.name
@@ -68,7 +72,7 @@ def _match(
     if stored and not matched and len(registry):
         problems = [f"type_id {type_id}: {name}" for type_id, name in names.items()]
         wanted = ", ".join(entry.name for entry in registry)
-        raise SchemaMismatch(f"there is no {wanted} in the queue, which has", problems, path=file)
+        raise SchemaMismatch(f"the queue has no type {wanted}; it has", problems, path=file)
     return matched
 
 
@@ -82,7 +86,7 @@ def _free_id(taken: Mapping[int, str]) -> int:
 def writer_types(
     registry: Registry, directory: str
 ) -> tuple[dict[int, RegisteredType], bytes | None]:
-    """Compare with the queue's schema; return the types by id, and the new file if it changes."""
+    """Compare with the queue's schema; return the types by id, and the new content if it changes."""
     file = schema_path(directory)
     stored = read_schema(file) or {}
     matched = _match(registry, stored, file, writing=True)
@@ -94,11 +98,14 @@ def writer_types(
     types = tuple(sorted(updated.values(), key=lambda entry: entry.type_id))
     content = schema_of(types)
     if len(content) > FILE_BYTES_MAX:
-        raise InvalidArgument(f"a schema of {len(content)} bytes is too large", path=file)
+        raise InvalidArgument(
+            f"the schema has {len(content)} bytes, the maximum is {FILE_BYTES_MAX}: register fewer types",
+            path=file,
+        )
     try:
         check_depth(content, DEPTH_MAX)
-    except ValueError as error:  # no reader would take it
-        raise InvalidArgument(f"a schema {error}", path=file) from error
+    except ValueError as error:  # readers would refuse it
+        raise InvalidArgument(f"the schema is {error}", path=file) from error
     return matched, content
 
 
@@ -108,6 +115,6 @@ def reader_types(
     """Compare with the queue's schema; return the types by id."""
     file = schema_path(directory)
     stored = read_schema(file, identity)
-    if stored is None:  # nothing else defines the ids
+    if stored is None:  # only the program defines the ids
         return {entry.type_id: entry for entry in registry}
     return _match(registry, stored, file, writing=False)

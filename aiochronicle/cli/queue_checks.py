@@ -12,7 +12,7 @@ from shlex import quote
 
 import aiochronicle
 from aiochronicle._base.printable import printable
-from aiochronicle._columns.export import is_left
+from aiochronicle._columns.export import is_leftover
 from aiochronicle._core.position_files import damaged_positions
 from aiochronicle._core.queue import refused_settings
 from aiochronicle._core.writer_info import recent_errors
@@ -59,7 +59,7 @@ def check_leftovers(root: Path) -> Iterator[Finding]:
             yield finding("segments-alone", directory, queue=quote(directory))
         for file in sorted(files):
             part = _HIDDEN_FILE.fullmatch(file)
-            if part is not None and is_left(path / file):
+            if part is not None and is_leftover(path / file):
                 yield finding("half-exported", path / file, target=quote(str(path / part[1])))
 
 

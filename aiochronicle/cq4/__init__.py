@@ -1,9 +1,9 @@
-"""Messages of Java's Chronicle Queue: its wire format as Python objects, and back.
+"""Converts messages of Java Chronicle Queues to Python objects and back.
 
-`decode` reads what a Java program wrote, `encode`, `encode_text`, `encode_fields` and `encode_call` write
-what one reads, byte for byte as Java would (wire type BINARY_LIGHT, which its queues use). `decode_as` and
-`to_fields` turn Java's objects into msgspec.Struct and back. `MethodReader` and `method_writer` are Java's
-method readers and writers.
+`decode` reads messages of Java programs. `encode`, `encode_text`, `encode_fields` and `encode_call` write
+messages for them, with the same bytes as Java (wire type BINARY_LIGHT, which its queues use). `decode_as` and
+`to_fields` convert Java objects to msgspec.Struct and back. `MethodReader` and `method_writer` correspond to
+Java's method readers and writers.
 
 >>> payload = encode_call("price", "EURUSD", 1.25)
 >>> decode(payload).args

@@ -1,8 +1,8 @@
 """The codes of Java's BinaryWire: the first byte of every name and value.
 
-``00``–``7F`` are the numbers 0 to 127 (written by older versions only), ``C0``–``DF`` names and
-``E0``–``FF`` texts of 0 to 31 bytes. All numbers are little-endian; lengths of names and texts are
-stop-bit numbers, see `_text`.
+``00``–``7F`` are the numbers 0 to 127 (only older versions write them), ``C0``–``DF`` names and
+``E0``–``FF`` texts of 0 to 31 bytes. All numbers are little-endian. Lengths of names and texts are stop-bit
+numbers, see `_text`.
 """
 
 LENGTH_8 = 0x80  # a block of values or of names and values: its length in bytes, then these
@@ -42,20 +42,20 @@ EVENT_NAME = 0xB9
 FIELD_NUMBER = 0xBA
 NULL = 0xBB
 TYPE_LITERAL = 0xBC
-EVENT_OBJECT = 0xBD  # a key that is no text
+EVENT_OBJECT = 0xBD  # a key that is not text
 COMMENT = 0xBE
 FIELD_NAME_0 = 0xC0
 TEXT_0 = 0xE0
 
 SHORT_LENGTHS = 0x20
-"""Names and texts below this length have it in their code."""
+"""The code of shorter names and texts contains their length."""
 
 HISTORY_ID = -1
-"""The number that the event "history" has instead of a name."""
+"""The event "history" has this number instead of a name."""
 
 
 def is_name(code: int) -> bool:
-    """Whether a name begins here, and a value follows it."""
+    """Return whether a name begins here, followed by a value."""
     return FIELD_NAME_0 <= code < TEXT_0 or code in _LONG_NAMES
 
 

@@ -1,8 +1,7 @@
-"""From the bytes of a payload to Python objects.
+"""Decodes the bytes of a payload to Python objects.
 
-A payload may come from anyone: every length is checked against the block that it is in, blocks nest at
-most MAX_DEPTH deep, and a payload has at most as many values as the caller allows. What is wrong raises
-DecodeError, and nothing else.
+Payloads are untrusted: every length is checked against its block, blocks nest at most MAX_DEPTH deep, and the
+caller limits the number of values. An invalid payload raises DecodeError and nothing else.
 """
 
 import struct
@@ -24,11 +23,11 @@ _I64_MAX = (1 << 63) - 1
 
 
 def decode(payload: bytes | bytearray | memoryview, *, max_values: int = MAX_VALUES) -> Any:
-    """What a Java program wrote: a value, the fields of a document, or the calls of a method writer.
+    """Decode a message of a Java program: a value, the fields of a document, or calls of a method writer.
 
-    A document is `Fields`, a call is a `Call`, several calls in one message (a chain) are a list of them;
-    several values without names are a list; an empty message is ``Fields()``. Raw bytes look like any of
-    these: do not decode messages that were written with writeBytes.
+    A document becomes `Fields`, a method call a `Call`, and several calls in one message (a chain) a list
+    of calls. Several values without names become a list, an empty message ``Fields()``. Raw bytes may look
+    like any of these, so do not decode messages that were written with writeBytes.
 
     >>> decode(bytes.fromhex("e3 6f 6e 65"))
     'one'
@@ -41,7 +40,7 @@ def decode(payload: bytes | bytearray | memoryview, *, max_values: int = MAX_VAL
 
 
 def decode_any(decoder: "Decoder") -> Any:
-    """What `decode` gives."""
+    """Do the same as `decode`."""
     first = decoder.peek(decoder.size)
     start, left = decoder.at, decoder.left
     if first in (code.EVENT_NAME, code.FIELD_NUMBER):
@@ -63,9 +62,9 @@ def decode_any(decoder: "Decoder") -> Any:
 def decode_calls(
     payload: bytes | bytearray | memoryview, *, max_values: int = MAX_VALUES
 ) -> list[Call]:
-    """The calls of one message, more than one if they were chained.
+    """Return the calls of one message; there are several if they were chained.
 
-    The MessageHistory, if one was written, is the ``history`` of each of them.
+    If the message has a MessageHistory, it is the ``history`` of each call.
 
     >>> [call.name for call in decode_calls(bytes.fromhex("b902746fe36f6e65 b903736179e26869"))]
     ['to', 'say']
@@ -76,7 +75,7 @@ def decode_calls(
 def decode_fields(
     payload: bytes | bytearray | memoryview, *, max_values: int = MAX_VALUES
 ) -> Fields:
-    """The fields of a document, also if its first name is a number.
+    """Return the fields of a document, even if its first name is a number.
 
     >>> decode_fields(bytes.fromhex("ba 07 a1 01"))
     Fields({'7': 1})
@@ -86,10 +85,10 @@ def decode_fields(
 
 
 class Decoder:
-    """A position in the payload. Every method takes the end of the block that it must stay in.
+    """A position in the payload. Every method takes the end of the current block, which it must not pass.
 
-    With whole_floats, whole numbers are int however they were written, as a field of type int needs it.
-    has_empty_blocks says that some empty list may have been an empty map: they look the same.
+    With ``whole_floats``, whole numbers become int in any encoding, as a field of type int requires.
+    ``has_empty_blocks`` means that an empty list may have been an empty map: they have the same bytes.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Decoder:
         return DecodeError(f"{what} at byte {where} of the payload", offset=where)
 
     def peek(self, end: int) -> int:
-        """The code that is next, after padding and comments; -1 at the end."""
+        """Return the next code after padding and comments; -1 at the end."""
         while self.at < end:
             found = self.data[self.at]
             if found == code.PADDING:
@@ -131,7 +130,7 @@ class Decoder:
 
     def skip(self, count: int, end: int, start: int) -> None:
         if count > end - self.at:
-            raise self.error(f"{count} bytes are announced where {end - self.at} are left", start)
+            raise self.error(f"{count} bytes should follow, but {end - self.at} are left", start)
         self.at += count
 
     def take(self, count: int, end: int) -> bytes:
@@ -159,11 +158,11 @@ class Decoder:
         raise self.error("a stop-bit number is too long", start)
 
     def length(self, end: int) -> int | None:
-        """None for what Java reads as null."""
+        """Return a length; None if Java reads it as null."""
         start = self.at
         number = self.stop_bit(end)
         if number < -1:
-            raise self.error(f"a length of {number}", start)
+            raise self.error(f"the length {number} is negative", start)
         return None if number == -1 else number
 
     def text(self, end: int) -> str | None:
@@ -179,7 +178,7 @@ class Decoder:
             raise self.error("a text is neither CESU-8 nor UTF-8", start + error.start) from None
 
     def name(self, found: int, end: int) -> str | int:
-        """A name; the number of a field or method that has one."""
+        """Return a name, or the number of a field or method that has a number instead."""
         start = self.at
         self.at += 1
         if found == code.FIELD_NUMBER:
@@ -191,11 +190,11 @@ class Decoder:
         elif code.FIELD_NAME_0 <= found < code.TEXT_0:
             length = found - code.FIELD_NAME_0
         else:
-            raise self.error(f"code {found:02x} where a name should be", start)
+            raise self.error(f"code {found:02x} instead of a name", start)
         return self.take(length, end).decode("latin-1")
 
     def calls(self) -> list[Call]:
-        """All that is left, as names and values."""
+        """Decode the rest as names and values."""
         found: list[Call] = []
         while (first := self.peek(self.size)) >= 0:
             name = self.name(first, self.size)
@@ -217,7 +216,7 @@ class Decoder:
         return fields
 
     def mapping(self, end: int, depth: int) -> dict[Any, Any]:
-        """As Java writes a Map: event names, or objects, as keys."""
+        """Decode a Java Map, whose keys are event names or objects."""
         mapping: dict[Any, Any] = {}
         while (found := self.peek(end)) >= 0:
             start = self.at
@@ -244,10 +243,10 @@ class Decoder:
         if found < 0:
             raise self.error("a value is missing")
         if depth > MAX_DEPTH:
-            raise self.error(f"blocks inside blocks, more than {MAX_DEPTH} deep")
+            raise self.error(f"blocks are nested more than {MAX_DEPTH} deep")
         self.left -= 1
         if self.left < 0:
-            raise self.error("more values than max_values allows")
+            raise self.error("there are more values than max_values allows")
         if found >= code.TEXT_0:
             self.at += 1
             return self.text_of(found - code.TEXT_0, end)
@@ -260,7 +259,7 @@ class Decoder:
             return self.typed(end, depth)
         read = _SCALARS.get(found)
         if read is None:
-            raise self.error(f"code {found:02x} where a value should be")
+            raise self.error(f"code {found:02x} instead of a value")
         self.at += 1
         return read(self, end)
 
@@ -307,7 +306,7 @@ class Decoder:
         return History(tuple(zip(ids, indexes, strict=True)), timings)
 
     def float_32(self, end: int) -> float | int:
-        """Java writes long numbers this way if nothing is lost, and its largest one although it is."""
+        """Decode a float. Java writes a long this way if that is exact, and also the largest long."""
         number: float = struct.unpack("<f", self.take(4, end))[0]
         return _whole(number)
 
@@ -325,7 +324,7 @@ class Decoder:
         if used > capacity:
             raise self.error(f"{used} of {capacity} elements are used", start)
         if used > self.left:
-            raise self.error("more values than max_values allows", start)
+            raise self.error("there are more values than max_values allows", start)
         self.left -= used
         begin = self.at
         self.skip(8 * capacity, end, start)
@@ -350,7 +349,7 @@ def _whole(number: float) -> float | int:
 
 
 def _history(value: Any) -> History | None:
-    """A MessageHistory in either form, or None if it is something else."""
+    """Return a MessageHistory in either of its forms, or None if the value is something else."""
     if isinstance(value, History):
         return value
     if not isinstance(value, Fields) or set(value) != {"sources", "timings"}:

@@ -1,7 +1,7 @@
-"""From Python objects to the bytes that Java's BINARY_LIGHT wire writes for the same values.
+"""Encodes Python objects to the bytes that Java's BINARY_LIGHT wire writes for the same values.
 
-Every number has the smallest form, as Java chooses it: 1.0 and 1 are the same byte, 1.5 is 150 hundredths.
-Java itself uses fixed forms in one place only, for numbers whose declared type is Object.
+Like Java it writes every number in its smallest form: 1.0 and 1 have the same bytes, 1.5 is 150 hundredths.
+Java uses fixed forms in one case only, for numbers whose declared type is Object.
 """
 
 import datetime as dt
@@ -33,10 +33,11 @@ _TEXTS = {
 
 
 def encode(value: Any) -> bytes:
-    """One value, as a message or a part of one.
+    """Encode one value, as a message or a part of one.
 
-    None, bool, int, float, `Float32`, str, bytes, date, time, datetime, UUID, the value of an Enum, lists and
-    tuples, mappings (a Java Map), `Fields` and msgspec.Struct (a Java object), `Typed` and `Call`.
+    It accepts None, bool, int, float, `Float32`, str, bytes, date, time, datetime, UUID, the value of an
+    Enum, lists and tuples, mappings (a Java Map), `Fields` and msgspec.Struct (a Java object), `Typed` and
+    `Call`.
 
     >>> [encode(value).hex() for value in ("one", 300, 1.5, None, [1, "x"])]
     ['e36f6e65', 'a52c01', '929601', 'bb', '8204000000a101e178']
@@ -47,10 +48,11 @@ def encode(value: Any) -> bytes:
 
 
 def encode_message(obj: Any) -> bytes:
-    """The message that ``Writer.send`` appends to a Java queue: `decode` gives the object back.
+    """Return the message that ``Writer.send`` appends to a Java queue; `decode` returns the object again.
 
-    A msgspec.Struct, or `Fields` without a type, is a document with these fields, as Java writes an object
-    with ``writeDocument``; a list of `Call` is a chain of calls; all else is one value: see `encode`.
+    A msgspec.Struct, or `Fields` without a type, becomes a document with these fields, as Java writes an
+    object with ``writeDocument``. A list of `Call` becomes a chain of calls. Anything else becomes one
+    value: see `encode`.
 
     >>> [encode_message(obj).hex() for obj in ("one", Fields({"px": 1.5}), Call("note", "hi"))]
     ['e36f6e65', 'c27078929601', 'b9046e6f7465e26869']
@@ -65,7 +67,7 @@ def encode_message(obj: Any) -> bytes:
 
 
 def encode_text(text: str) -> bytes:
-    """The message that Java's ``writeText`` appends, and its ``readText`` reads.
+    """Return the message that Java's ``writeText`` appends and ``readText`` reads.
 
     >>> encode_text("one").hex()
     'e36f6e65'
@@ -74,7 +76,7 @@ def encode_text(text: str) -> bytes:
 
 
 def encode_fields(fields: Mapping[str, Any] | msgspec.Struct) -> bytes:
-    """A document: the message that ``writeDocument`` appends.
+    """Return a document, the message that Java's ``writeDocument`` appends.
 
     >>> encode_fields({"px": 1.5}).hex()
     'c27078929601'
@@ -85,9 +87,9 @@ def encode_fields(fields: Mapping[str, Any] | msgspec.Struct) -> bytes:
 
 
 def encode_call(name: str | int, *args: Any) -> bytes:
-    """The message that a MethodWriter appends for this call; a number is a method's id.
+    """Return the message that a MethodWriter appends for this call; a number is a method's id.
 
-    A chain of calls is one message: the calls one after the other.
+    A chain of calls is one message with the calls in order.
 
     >>> encode_call("note", "hi").hex()
     'b9046e6f7465e26869'
@@ -104,7 +106,7 @@ def encode_call(name: str | int, *args: Any) -> bytes:
 
 
 def encode_calls(calls: Iterable[Call]) -> bytes:
-    """The message that `decode_calls` gives these calls for; the history is that of the first.
+    """Return one message with these calls, with the history of the first; `decode_calls` reverses it.
 
     >>> encode_calls([Call("to", "one"), Call("say", "hi")]).hex(" ")
     'b9 02 74 6f e3 6f 6e 65 b9 03 73 61 79 e2 68 69'
@@ -119,9 +121,9 @@ def encode_calls(calls: Iterable[Call]) -> bytes:
 
 
 def to_fields(message: msgspec.Struct, *, type: str | None = None) -> Fields:  # noqa: A002
-    """The fields of a Struct under their encoded names, in order; type is the Java class, if it is needed.
+    """Return the fields of a Struct under their encoded names, in order; ``type`` is the Java class.
 
-    Java needs it where an argument or field is declared as an interface, a base class or Object.
+    Java needs the class if an argument or field is declared as an interface, a base class or Object.
 
     >>> class Quote(msgspec.Struct):
     ...     symbol: str
@@ -143,19 +145,19 @@ def _names(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, bool], ...]:
 
 
 def _is_single(annotation: Any) -> bool:
-    """Whether it is JavaFloat, or that or None."""
+    """Return whether an annotation is JavaFloat or an optional JavaFloat."""
     return annotation == JavaFloat or JavaFloat in get_args(annotation)
 
 
 def _write(out: bytearray, value: Any, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise EncodeError(f"values inside values, more than {MAX_DEPTH} deep")
+        raise EncodeError(f"values are nested more than {MAX_DEPTH} deep")
     write = _WRITERS.get(value.__class__)
     if write is None:
         write = next((write for kind, write in _KINDS if isinstance(value, kind)), None)
     if write is None:
         raise EncodeError(
-            f"{type(value).__qualname__} has no form on the wire; give a str or Fields"
+            f"{type(value).__qualname__} has no encoding in Java's wire format: give a str or Fields"
         )
     write(out, value, depth)
 
@@ -223,7 +225,9 @@ def _write_date(out: bytearray, value: dt.date, depth: int) -> None:
 
 def _write_time(out: bytearray, value: dt.time, depth: int) -> None:
     if value.tzinfo is not None:
-        raise EncodeError(f"{value!r} has a time zone, which Java's LocalTime has not")
+        raise EncodeError(
+            f"{value!r} has a time zone, which Java's LocalTime cannot store: remove tzinfo"
+        )
     _write_long(out, code.TIME, format_time(value).encode())
 
 
@@ -247,12 +251,12 @@ def _write_typed(out: bytearray, value: Typed, depth: int) -> None:
 
 def _write_call(out: bytearray, value: Call, depth: int) -> None:
     if depth:
-        raise EncodeError("a call is a message, and not a value inside one")
+        raise EncodeError("a call must be a message, not a value inside one")
     out += encode_calls([value])
 
 
 def _write_history(out: bytearray, history: History) -> None:
-    """As Java does: a numbered event with a block of 16-bit length."""
+    """Write a history like Java: a numbered event with a block of 16-bit length."""
     out.append(code.FIELD_NUMBER)
     out += encode_stop_bit(code.HISTORY_ID)
     try:
@@ -262,7 +266,7 @@ def _write_history(out: bytearray, history: History) -> None:
         timings = len(history.timings)
         times = struct.pack(f"<B{timings}q", timings, *history.timings)
     except struct.error as error:
-        raise EncodeError(f"a history that Java has no room for: {error}") from None
+        raise EncodeError(f"the history is too large for Java's format: {error}") from None
     out += struct.pack("<BHB", code.LENGTH_16, 1 + len(ids + indexes + times), code.HISTORY)
     out += ids + indexes + times
 
@@ -323,7 +327,7 @@ def _write_name(out: bytearray, name: str) -> None:
     if len(encoded) >= code.SHORT_LENGTHS:
         _write_long(out, code.FIELD_NAME, encoded)
     elif encoded.isdigit() and int(encoded) < 1 << 31 and (encoded[0] != 0x30 or encoded == b"0"):
-        # Java does so for "007" as well, and reads it as "7".
+        # Java does this for "007" as well, and then reads "7".
         out.append(code.FIELD_NUMBER)
         out += encode_stop_bit(int(encoded))
     else:
@@ -333,7 +337,7 @@ def _write_name(out: bytearray, name: str) -> None:
 
 def _latin1(name: object) -> bytes:
     if not isinstance(name, str):
-        raise EncodeError(f"the name {name!r} is no str")
+        raise EncodeError(f"the name {name!r} must be a str")
     try:
         return name.encode("latin-1")
     except UnicodeEncodeError:
@@ -355,7 +359,7 @@ _WRITERS: dict[type, Callable[[bytearray, Any, int], None]] = {
     Float32: _write_single,
 }
 
-# Subclasses too; an Enum may be a str or an int as well, and a datetime is a date.
+# Also for subclasses. The order matters: an Enum may also be a str or an int, and a datetime is a date.
 _KINDS: tuple[tuple[Any, Callable[[bytearray, Any, int], None]], ...] = (
     (enum.Enum, _write_enum),
     (msgspec.Struct, _write_struct),

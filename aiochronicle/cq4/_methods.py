@@ -1,4 +1,4 @@
-"""Messages as calls: what a Java MethodWriter writes calls methods of a Python object, and the reverse."""
+"""Method calls in messages: reads those of a Java MethodWriter, and writes those for a Java MethodReader."""
 
 import inspect
 import typing
@@ -31,7 +31,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def method(*, name: str | None = None, id: int | None = None) -> Callable[[F], F]:  # noqa: A002
-    """Give a method the name, or the number of @MethodId, that it has in Java.
+    """Give a method its Java name, or its number of @MethodId.
 
     >>> class Listener:
     ...     @method(name="onTrade")
@@ -53,7 +53,7 @@ _MARK = "__cq4_method__"
 
 
 class _Method(msgspec.Struct, frozen=True):
-    """A method as messages see it: its names, what its parameters take, and what a chain goes on with."""
+    """A method that messages can call: its names, parameters, and the class of the next call of a chain."""
 
     attribute: str
     names: tuple[str | int, ...]
@@ -77,21 +77,20 @@ def _public(kind: type) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def _is_method(member: object) -> bool:
-    """Written in Python: a handler that is also a list does not offer its clear()."""
+    """Return whether it is written in Python; a target that is also a list must not offer clear()."""
     return inspect.isfunction(member) or inspect.ismethod(member)
 
 
 def _describe(kind: type | None, attribute: str, function: Callable[..., Any]) -> _Method:
-    """Describe a method of a class; or a function, which is in none."""
+    """Describe a method of a class, or a function if ``kind`` is None."""
     try:
         signature = inspect.signature(function)
-        own = (
-            {} if kind is None else {kind.__name__: kind}
-        )  # one inside a function has no namespace
+        # A class inside a function is in no namespace.
+        own = {} if kind is None else {kind.__name__: kind}
         hints = typing.get_type_hints(function, localns=own, include_extras=True)
     except (NameError, TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"the signature of {function.__qualname__} is not known: {error}"
+            f"the signature of {function.__qualname__} cannot be determined: {error}"
         ) from None
     parameters = list(signature.parameters.values())
     if kind is not None and not inspect.ismethod(function):
@@ -115,22 +114,24 @@ def _describe(kind: type | None, attribute: str, function: Callable[..., Any]) -
 
 
 def _chain_type(kind: type | None, returns: Any) -> type | None:
-    """The class in which the next call of a chain is looked up: one with methods, which int has not."""
+    """Return the class that has the next method of a chain, or None if the class has no methods."""
     if returns is typing.Self:  # pyright: ignore[reportUnknownMemberType]
         return kind
     return returns if isinstance(returns, type) and _public(returns) else None
 
 
 class MethodReader:
-    """Calls the public methods of an object by the calls that are in messages.
+    """Calls the public methods of an object as messages request.
 
-    Arguments are converted to the annotated types, so a Java object arrives as a msgspec.Struct. Only methods
-    of the object's class that are written in Python are called, and none that begins with an underscore; with
-    a protocol, only those that the protocol has. A method that is annotated to return a class with methods
-    begins a chain: the next call of the message is made on what it returned, by a method of that class. One
-    with a keyword-only parameter ``message`` is given that, too: what `handle` was called with.
+    Arguments are converted to the annotated types, so a Java object arrives as a msgspec.Struct. Only
+    methods of the object's class that are written in Python can be called, and none whose name begins with
+    an underscore. With a protocol, only its methods can be called.
 
-    ``reader.on_calls(MethodReader(listener))`` has ``reader.dispatch()`` make the calls.
+    A method whose annotated result is a class with methods begins a chain: the next call of the message
+    calls a method of that class on the returned object. A method with a keyword-only parameter ``message``
+    also gets the argument of `handle`.
+
+    After ``reader.on_calls(MethodReader(listener))``, ``reader.dispatch()`` makes the calls.
 
     >>> class Listener:
     ...     def note(self, text: str) -> None:
@@ -153,14 +154,14 @@ class MethodReader:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether some of the methods are."""
+        """Whether any of the methods is asynchronous."""
         return any(each.is_asynchronous for each in self._methods_of(self._protocol).values())
 
     def handle(self, payload: Payload) -> bool:
-        """Make the calls of one message; False if it has none, or one that the object has no method for.
+        """Make the calls of one message; False if it has none, or one for which there is no method.
 
-        Calls before that one have been made. A payload that cannot be decoded, or has arguments that do not
-        fit the parameters, raises DecodeError. What a method raises comes out.
+        Calls before that one have been made. DecodeError if the payload cannot be decoded or its arguments do
+        not fit the parameters. Exceptions of methods are raised.
         """
         steps = self._steps(payload, False)
         result: Any = None
@@ -169,14 +170,14 @@ class MethodReader:
                 result = steps.send(result)()
                 if inspect.iscoroutine(result):
                     result.close()
-                    raise InvalidArgument("the method is asynchronous: use ahandle")
+                    raise InvalidArgument("the method is asynchronous: await ahandle() instead")
         except StopIteration as ended:
             return bool(ended.value)
 
     async def ahandle(self, payload: Payload) -> bool:
-        """`handle` for methods of which some are asynchronous.
+        """Do the same as `handle` if some methods are asynchronous.
 
-        Cancelled, the call that is being waited for is cancelled, and the rest of its chain is not made.
+        If it is cancelled, the current call is cancelled, and the rest of the message is not called.
         """
         result = self.begin(payload)
         return bool(await result if inspect.iscoroutine(result) else result)
@@ -186,13 +187,13 @@ class MethodReader:
     ) -> object:
         """Make the calls up to the first asynchronous one.
 
-        Returns whether all were made; or a coroutine for the rest, which returns that. For `dispatch` there
-        is on_error: a message that is something else than calls is then no mistake, but False; and a payload
-        that is broken goes there, and the result is what that returns, or True.
+        Returns whether all were made, or a coroutine that makes the rest and returns that. `dispatch` passes
+        ``on_error``. Then a message without calls returns False instead of raising. For an invalid payload,
+        ``on_error`` is called, and the result is what it returns, or True.
         """
-        return self._go_on(self._steps(payload, on_error is not None), None, on_error)
+        return self._run(self._steps(payload, on_error is not None), None, on_error)
 
-    def _go_on(
+    def _run(
         self, steps: "_Steps", result: Any, on_error: Callable[[DecodeError], object] | None
     ) -> object:
         while True:
@@ -214,13 +215,13 @@ class MethodReader:
         pending: Awaitable[Any],
         on_error: Callable[[DecodeError], object] | None,
     ) -> object:
-        result = self._go_on(steps, await pending, on_error)
+        result = self._run(steps, await pending, on_error)
         return await result if inspect.iscoroutine(result) else result
 
-    def _steps(self, payload: Payload, may_be_another: bool) -> "_Steps":
-        """Give each call, to be made, and be sent what came of it."""
+    def _steps(self, payload: Payload, may_have_no_calls: bool) -> "_Steps":
+        """Yield each call for the caller to make, which sends back the result."""
         decoder = Decoder(bytes(payload), self._max_values, whole_floats=True)
-        if may_be_another and not is_name(decoder.peek(decoder.size)):
+        if may_have_no_calls and not is_name(decoder.peek(decoder.size)):
             return False
         calls = decoder.calls()
         chain: tuple[Any, type] | None = None
@@ -232,8 +233,8 @@ class MethodReader:
             arguments = _arguments(described, call, decoder.has_empty_blocks)
             keywords = {_MESSAGE: payload} if described.wants_message else {}
             result = yield partial(function, *arguments, **keywords)
-            going_on = described.chained is not None and result is not None
-            chain = (result, described.chained) if going_on and described.chained else None
+            chained = described.chained
+            chain = (result, chained) if chained is not None and result is not None else None
         return bool(calls)
 
     def _find(
@@ -253,7 +254,7 @@ _Steps = Generator[Callable[[], Any], Any, bool]
 
 
 class FunctionReader(MethodReader):
-    """A MethodReader for functions, each by the name of the calls that it takes: those of ``reader.on``."""
+    """A MethodReader that calls functions by the names of calls, for ``reader.on``."""
 
     def __init__(self) -> None:
         super().__init__(None, object)
@@ -265,7 +266,9 @@ class FunctionReader(MethodReader):
 
     def add(self, name: str | int, function: Callable[..., Any]) -> None:
         if name in self._functions:
-            raise InvalidArgument(f"calls of {name} have a handler already")
+            raise InvalidArgument(
+                f"calls of {name} already have a handler: a name can have one only"
+            )
         self._functions[name] = _describe(None, str(name), function), function
 
     def _find(
@@ -298,7 +301,7 @@ def _arguments(found: _Method, call: Call, has_empty_blocks: bool) -> tuple[Any,
 
 
 class Appending(typing.Protocol):
-    """The writer of a queue."""
+    """What `method_writer` needs of a writer."""
 
     @property
     def format(self) -> str: ...
@@ -309,13 +312,13 @@ class Appending(typing.Protocol):
 
 
 def method_writer(protocol: type[T], to: "Appending | Callable[[bytes], object]") -> T:
-    """An object with the methods of a class or Protocol; each call is a message, as of a Java MethodWriter.
+    """Return an object with the methods of a class or Protocol; each call writes a message, as in Java.
 
-    ``to`` is the writer of a Java queue, or a function that is given the message.
+    ``to`` is the writer of a Java queue, or a function that is called with the message.
 
-    A method that is annotated to return a class with methods begins a chain: the message is sent by the first
-    method of the chain that returns something else. An asynchronous method waits for what the function
-    returns, if that is awaitable; cancelled, it cancels that.
+    A method whose annotated result is a class with methods begins a chain: the first method of the chain with
+    another result sends the message. An asynchronous method awaits what the function returns, if that is
+    awaitable; cancelling the method cancels it.
 
     >>> class Listener:
     ...     def note(self, text: str) -> None: ...
@@ -332,7 +335,7 @@ def method_writer(protocol: type[T], to: "Appending | Callable[[bytes], object]"
 def _append_of(writer: "Appending") -> Callable[[bytes], object]:
     if writer.format != "cq4":
         raise NotSupported(
-            "calls of methods are messages of Java queues",
+            "only Java queues have method calls",
             path=writer.path,
             advice='Open a queue with format="cq4" to write calls that Java reads.',
         )
@@ -340,7 +343,7 @@ def _append_of(writer: "Appending") -> Callable[[bytes], object]:
 
 
 class _Writer:
-    """What has been said of a chain so far, and where it goes."""
+    """The bytes of a chain so far, and the function that sends the message."""
 
     __slots__ = ("_state",)
 
@@ -369,7 +372,7 @@ def _sender(found: _Method) -> Callable[..., Any]:
         message = before + encode_call(name, *bound.args)
         if found.chained is not None:
             return _writer_class(found.chained)(give, message)
-        return give(message) if found.is_asynchronous else _forget(give(message))
+        return give(message) if found.is_asynchronous else _discard(give(message))
 
     async def send_and_wait(self: _Writer, *args: Any, **kwargs: Any) -> Any:
         result = send(self, *args, **kwargs)
@@ -383,5 +386,5 @@ def _sender(found: _Method) -> Callable[..., Any]:
     return chosen
 
 
-def _forget(result: object) -> None:
-    """What send returns is nobody's: the method is annotated with something else."""
+def _discard(result: object) -> None:
+    """Discard the result of sending, because the method's annotation promises another result."""

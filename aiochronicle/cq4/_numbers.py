@@ -1,7 +1,7 @@
-"""Numbers in the smallest form, chosen as Java chooses it.
+"""Encodes numbers in the smallest form, by Java's rules.
 
-Which form a number has depends on its type in Java: 70000 is an INT_32 as a long, a FLOAT_32 as a double.
-Java reads every form into every type.
+The form of a number depends on its Java type: 70000 is an INT_32 as a long, and a FLOAT_32 as a double. Java
+reads every form into every type.
 """
 
 import math
@@ -15,7 +15,7 @@ from ._text import encode_stop_bit
 
 _I64_MAX = (1 << 63) - 1
 
-_Forms = tuple[tuple[int, int, str, int], ...]  # lowest, highest, how it is packed, code
+_Forms = tuple[tuple[int, int, str, int], ...]  # lowest, highest, struct format, code
 
 _INTEGERS: _Forms = (
     (0, 0xFF, "<BB", code.UINT_8),
@@ -46,7 +46,7 @@ _NAN = struct.pack("<BI", code.FLOAT_32, 0x7FC00000)
 
 
 def encode_integer(value: int) -> bytes:
-    """As a long. The largest one comes out as the float 2^63, which Java reads as the largest long again.
+    """Encode a long. The largest long becomes the float 2^63, which Java reads as the largest long again.
 
     >>> [encode_integer(number).hex() for number in (5, 300, -1, 1 << 40, (1 << 63) - 1)]
     ['a105', 'a52c01', 'a4ff', '9000008053', '900000005f']
@@ -63,7 +63,8 @@ def encode_integer(value: int) -> bytes:
 
 
 def encode_double(value: float) -> bytes:
-    """
+    """Encode a double.
+
     >>> [encode_double(number).hex() for number in (1.0, 1.5, 70000.0, 1e-9)]
     ['a101', '929601', '9000b88847', '9195d626e80b2e113e']
     """
@@ -83,7 +84,8 @@ def encode_double(value: float) -> bytes:
 
 
 def encode_single(value: float) -> bytes:
-    """
+    """Encode a float.
+
     >>> [encode_single(number).hex() for number in (1.0, 1.5, 2.5)]
     ['a101', '929601', '9000002040']
     """
@@ -111,7 +113,7 @@ def _is_whole(value: float) -> bool:
 
 
 def _nearest_single(value: float) -> float:
-    """The nearest number of 32 bits, which may be infinite."""
+    """Return the nearest 32-bit float, which may be infinite."""
     try:
         nearest: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
@@ -120,9 +122,9 @@ def _nearest_single(value: float) -> float:
 
 
 def _decimal(value: float, rounded: Callable[[float], float], low: int, high: int) -> bytes | None:
-    """As hundredths, ten thousandths or millionths, if there are few enough and nothing is lost.
+    """Encode as hundredths, ten thousandths or millionths, if that is exact and within limits, or None.
 
-    rounded is the precision that Java calculates in.
+    ``rounded`` rounds to the precision of Java's calculation.
     """
     scaled = value * 1e6
     if not low - 1 < scaled < high:

@@ -1,4 +1,4 @@
-"""Decoded objects as the types of a program, through msgspec."""
+"""Converts decoded objects to the types of a program, with msgspec."""
 
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -30,9 +30,9 @@ def decode_as(
     *,
     max_values: int = MAX_VALUES,
 ) -> T:
-    """A document as a msgspec.Struct with the field names of the Java object, or a value as any type.
+    """Decode a document to a msgspec.Struct with the field names of the Java object, or a value to any type.
 
-    Fields that the type does not have are ignored, those that the document does not have must have defaults.
+    Fields that the type does not have are ignored. Fields that the document does not have must have defaults.
 
     >>> import msgspec
     >>> class Quote(msgspec.Struct):
@@ -54,7 +54,7 @@ _BLOCKS = (code.LENGTH_8, code.LENGTH_16, code.LENGTH_32, code.TYPE_PREFIX)
 
 
 def type_info(wanted: Any) -> inspect.Type:
-    """What msgspec knows of a type."""
+    """Return msgspec's description of a type, from a cache."""
     return _type_info(wanted)
 
 
@@ -67,7 +67,7 @@ _OWN = (Fields, Typed)
 
 
 def convert(value: Any, wanted: Any, has_empty_blocks: bool) -> Any:
-    """What was decoded, as the wanted type; DecodeError if it is something else."""
+    """Convert a decoded value to the wanted type; DecodeError if it does not match."""
     if wanted in _OWN and isinstance(value, wanted):
         return value
     if has_empty_blocks:
@@ -75,7 +75,7 @@ def convert(value: Any, wanted: Any, has_empty_blocks: bool) -> Any:
     try:
         return msgspec.convert(_untype(value), wanted)
     except msgspec.ValidationError as error:
-        raise DecodeError(f"the payload is no {_name(wanted)}: {error}") from None
+        raise DecodeError(f"the payload does not match {_name(wanted)}: {error}") from None
 
 
 def _name(wanted: Any) -> str:
@@ -83,7 +83,7 @@ def _name(wanted: Any) -> str:
 
 
 def _untype(value: Any) -> Any:
-    """Without the types that Java wrote: the wanted type says it all."""
+    """Remove the Java types, because the wanted type replaces them."""
     if isinstance(value, Typed):
         return _untype(value.value)
     if is_list(value):
@@ -94,7 +94,7 @@ def _untype(value: Any) -> Any:
 
 
 def _with_empty_maps(value: Any, info: inspect.Type) -> Any:
-    """With empty maps for empty lists where no list is wanted."""
+    """Replace empty lists by empty maps where the wanted type is a map and not a list."""
     if isinstance(info, inspect.Metadata):
         info = info.type
     choices = info.types if isinstance(info, inspect.UnionType) else (info,)

@@ -1,8 +1,9 @@
-"""Texts, names and stop-bit numbers.
+"""Encodes and decodes texts, names and stop-bit numbers.
 
-Java counts text in UTF-16 and writes each half of a surrogate pair as three bytes (CESU-8). Names have
-one byte per character (Latin-1). A stop-bit number has seven bits per byte, the lowest first, and the
-top bit set in all bytes but the last; a last byte of 0 means that the complement was written.
+Java's strings are UTF-16, and it writes each half of a surrogate pair as three bytes (CESU-8). Names have
+one byte per character (Latin-1). A stop-bit number has seven bits per byte, lowest bits first, and the top
+bit set in all bytes except the last. If the last byte is 0, the other bytes have the complement of a
+negative number.
 """
 
 import re
@@ -11,7 +12,8 @@ _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 
 def encode_cesu8(text: str) -> bytes:
-    """
+    """Encode a text as Java does.
+
     >>> encode_cesu8("é😀").hex(" ")
     'c3 a9 ed a0 bd ed b8 80'
     """
@@ -26,7 +28,7 @@ def _surrogates(found: re.Match[str]) -> str:
 
 
 def decode_cesu8(encoded: bytes) -> str:
-    """Raises UnicodeDecodeError. Plain UTF-8, which other writers use, is read too, and ``C0 80`` as NUL.
+    """Decode CESU-8, plain UTF-8 (of other writers), or ``C0 80`` as NUL; UnicodeDecodeError if invalid.
 
     >>> decode_cesu8(bytes.fromhex("c3a9eda0bdedb880"))
     'é😀'
@@ -39,7 +41,8 @@ def decode_cesu8(encoded: bytes) -> str:
 
 
 def encode_stop_bit(number: int) -> bytes:
-    """
+    """Encode a stop-bit number.
+
     >>> [encode_stop_bit(number).hex() for number in (5, 300, -1, -150)]
     ['05', 'ac02', '8000', '958100']
     """

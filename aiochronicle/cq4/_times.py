@@ -1,4 +1,4 @@
-"""Java's texts of dates and times, exactly: what Python cannot hold stays text."""
+"""Formats and parses Java's texts of dates and times exactly; times that Python cannot store stay text."""
 
 import datetime as dt
 import re
@@ -11,7 +11,7 @@ _LONGEST_ZONE = 64
 
 
 def format_time(time: dt.time) -> str:
-    """As LocalTime.toString does: no seconds if they are zero, fractions in threes.
+    """Format a time like LocalTime.toString: without zero seconds, with fractions of 3, 6 or 9 digits.
 
     >>> [format_time(dt.time(12, 30, *rest)) for rest in ((), (1,), (0, 500000), (0, 1))]
     ['12:30', '12:30:01', '12:30:00.500', '12:30:00.000001']
@@ -24,13 +24,13 @@ def format_time(time: dt.time) -> str:
 
 
 def format_datetime(moment: dt.datetime) -> str:
-    """As LocalDateTime or ZonedDateTime does."""
+    """Format a datetime like LocalDateTime or ZonedDateTime."""
     text = f"{moment.date().isoformat()}T{format_time(moment.time())}"
     offset = moment.utcoffset()
     if offset is None:
         return text
     if offset.microseconds:
-        raise ValueError("Java has no offsets of fractions of a second")
+        raise ValueError("Java does not support time zone offsets with fractions of a second")
     text += _format_offset(offset)
     return f"{text}[{moment.tzinfo.key}]" if isinstance(moment.tzinfo, zoneinfo.ZoneInfo) else text
 
@@ -45,7 +45,7 @@ def _format_offset(offset: dt.timedelta) -> str:
 
 
 def parse_date(text: str) -> dt.date | None:
-    """None if Python cannot hold it, as for all below."""
+    """Parse a date; None, as in the functions below, if Python cannot store it."""
     if len(text) != 10:
         return None
     try:
@@ -74,7 +74,7 @@ def parse_datetime(text: str) -> dt.datetime | None:
 
 
 def parse_zoned(text: str) -> dt.datetime | None:
-    """A datetime of that zone, if the zone is known here and agrees with the offset."""
+    """Parse a datetime with a zone; None unless the zone is known here and agrees with the offset."""
     plain, bracket, zone = text.partition("[")
     where = max(plain.find("Z"), plain.find("+"), plain.find("-", 10))
     offset = _parse_offset(plain[where:]) if where > 0 else None

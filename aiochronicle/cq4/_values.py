@@ -1,4 +1,4 @@
-"""What a payload is decoded to, where Python has no type of its own for it."""
+"""Types of decoded values for which Python has no type."""
 
 from typing import Annotated, Any, TypeGuard
 
@@ -42,9 +42,9 @@ def _fields(fields: dict[str, Any], java_type: str | None) -> Fields:
 
 
 class Float32(float):
-    """A number that is written as Java writes a ``float``; a plain float is written as a ``double``.
+    """A number that is encoded like a Java ``float``; a plain Python float is encoded like a ``double``.
 
-    Java reads either as either. Only the bytes differ, for some numbers.
+    Java reads both as either type. The bytes differ for some numbers only.
     """
 
     __slots__ = ()
@@ -55,11 +55,11 @@ JavaFloat = Annotated[float, msgspec.Meta(extra={"java": "float"})]
 
 
 class Typed(msgspec.Struct, frozen=True):
-    """A value that is no object with fields, with its Java type.
+    """A value with its Java type, for values that are not objects with fields.
 
     An enum in a field of type Object is ``Typed("market.Side", "BUY")``. A class is
-    ``Typed("type", "market.Quote")``. A date or time that Python cannot hold, such as one with nanoseconds,
-    is ``Typed("LocalTime", "12:30:01.123456789")``, or LocalDate, LocalDateTime, ZonedDateTime.
+    ``Typed("type", "market.Quote")``. A date or time that Python cannot store, such as one with nanoseconds,
+    is ``Typed("LocalTime", "12:30:01.123456789")``; likewise LocalDate, LocalDateTime and ZonedDateTime.
     """
 
     type: str
@@ -67,7 +67,7 @@ class Typed(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """Where a message came from: (source id, index) of each queue on its way, and times in nanoseconds."""
+    """The path of a message: (source id, index) in each queue on its way, and times in nanoseconds."""
 
     sources: tuple[tuple[int, int], ...]
     timings: tuple[int, ...]
@@ -76,8 +76,8 @@ class History(msgspec.Struct, frozen=True):
 class Call(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A call that a Java MethodWriter wrote. ``name`` is a number for a method with an id.
 
-    The bytes do not say how many arguments a call has: one list looks like several arguments, and one
-    empty text like none. ``value`` is what was decoded, ``args`` the likelier meaning, and `args_for` is
+    The bytes do not contain the number of arguments: one list looks like several arguments, and one empty
+    text like none. ``value`` is the decoded value, ``args`` the likelier interpretation, and `args_for` is
     exact if you know the number of parameters.
 
     >>> Call("price", ["EURUSD", 1.25]).args
@@ -92,18 +92,18 @@ class Call(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The elements of a list, nothing for an empty text, or the one value."""
+        """The elements of a list, an empty tuple for an empty text, or the single value."""
         if is_list(self.value):
             return tuple(self.value)
         return () if self.value == "" else (self.value,)
 
     def args_for(self, count: int) -> tuple[Any, ...]:
-        """The arguments of a method with count parameters; ValueError if these cannot be."""
+        """Return the arguments of a method with ``count`` parameters; ValueError if the number differs."""
         if count == 0:
             return ()
         if count == 1:
             return (self.value,)
         values = self.value if is_list(self.value) else [self.value]
         if len(values) != count:
-            raise ValueError(f"{len(values)} arguments were written, but {count} are wanted")
+            raise ValueError(f"the call has {len(values)} arguments, but the method takes {count}")
         return tuple(values)

@@ -1,11 +1,11 @@
-"""Payloads of a Java queue as Arrow columns, one for each field that is asked for.
+"""Turns payloads of a Java queue into Arrow columns, one for each requested field.
 
-Nothing says which fields messages have, so the caller names them and their types. A field is one of the
-document, or a method: the argument of a call is the value of a field with the method's name. A struct is
-filled by the names of its fields, or, from several arguments or a list, in their order. Two columns stand for
-calls as such: ``_method`` is the name, and ``_args`` the arguments as JSON.
+Java queues have no schema, so the caller names the fields and their types. A field is a field of the
+document, or a method: then its value is the argument of the call. A struct is filled by the names of its
+fields or, from several arguments or a list, in their order. Two columns describe the calls themselves:
+``_method`` is the name, and ``_args`` the arguments as JSON.
 
-This module needs pyarrow: it is imported when it is used.
+This module needs pyarrow, so other modules import it only when they use it.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class WireColumns:
         self._fields = [name for name in wanted if name not in (METHOD, ARGUMENTS)]
 
     def decode(self, payloads: Any) -> "tuple[dict[str, pa.Array[Any]], pa.Array[Any] | None]":
-        """Return the columns, and what is wrong with each row; None if nothing is with any."""
+        """Return the columns, and a column with what is wrong with each row; None if all rows are fine."""
         troubles: dict[int, str] = {}
         rows = [
             self._row(row, payload, troubles) for row, payload in enumerate(payloads.to_pylist())
@@ -55,10 +55,10 @@ class WireColumns:
         return columns, pa.array([troubles.get(row) for row in range(len(rows))], pa.utf8())
 
     def _row(self, row: int, payload: bytes, troubles: dict[int, str]) -> dict[str, Any]:
-        """Return what a message has of the wanted columns."""
+        """Return the values of a message by column."""
         try:
             decoded = decode(payload)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it
+        except Exception as error:  # noqa: BLE001 - an invalid payload must not stop the others
             troubles[row] = f"not in Java's wire format: {error}"
             return {}
         calls: list[Any] = decoded if _are_calls(decoded) else [decoded]
@@ -70,7 +70,9 @@ class WireColumns:
         if isinstance(decoded, Fields):
             return decoded
         if self._fields:
-            troubles[row] = f"neither fields nor a call, but a value: {_short(decoded)}"
+            troubles[row] = (
+                f"the message has neither fields nor a call, only a value: {_short(decoded)}"
+            )
         return {}
 
 
@@ -95,7 +97,7 @@ def _column(name: str, values: list[Any], kind: pa.DataType, troubles: dict[int,
 
 
 def _fit(value: Any, kind: pa.DataType) -> Any:
-    """Return a decoded value as Arrow takes it for a type."""
+    """Return a decoded value in the form that Arrow accepts for a type."""
     if isinstance(value, Typed):
         return _fit(value.value, kind)
     if value is None:
@@ -115,9 +117,9 @@ def _fit(value: Any, kind: pa.DataType) -> Any:
 
 
 def _whole(value: float) -> int:
-    """Return the number that Java wrote in a shorter form; the largest is a float that is one more."""
+    """Return the integer that Java wrote as a float; the largest long is written as a float one larger."""
     if not value.is_integer():
-        raise ValueError("not a whole number")
+        raise ValueError("it is not an integer")
     return _LONG_MAX if value == _LONG_MAX + 1 else int(value)
 
 
@@ -142,7 +144,7 @@ def _json(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of which the types of Java are left out."""
+    """Return a value without its Java types."""
     if isinstance(value, Typed):
         return _plain(value.value)
     if is_dict(value):

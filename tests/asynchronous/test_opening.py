@@ -204,7 +204,7 @@ async def test_what_fails_after_it_was_given_up_is_logged_once(
                 await eventually(lambda: injection.seen > 0 or held.answer != 0, 30)
                 await eventually(lambda: is_closed(queue), 30)
         gc.collect()
-        assert caplog.text.count("a cancelled task had begun to open") == logged, caplog.text
+        assert caplog.text.count("closing after a cancelled opening failed") == logged, caplog.text
         assert "never retrieved" not in caplog.text
     await asyncio.to_thread(wait_until_free, queue)
 

@@ -356,7 +356,7 @@ WRITER_OPTIONS: dict[str, list[Row]] = {
     "codec": [
         (5, TYPE, CODEC),
         ("Trade", TYPE, CODEC),
-        (int, VALUE, "a codec is for a msgspec.Struct type, not for <class 'int'>"),
+        (int, VALUE, "a codec needs a msgspec.Struct type, not <class 'int'>"),
     ],
     "mode": [
         (0o7777, VALUE, MODE),
@@ -421,7 +421,7 @@ PATHS = [
         call,
         (5, TYPE, f"{argument} {PATH}"),
         ("a\0b", VALUE, f"{argument} {PATH}, without a NUL character"),
-        ("a\ud800", VALUE, f"{argument} {PATH}, of characters that can be encoded"),
+        ("a\ud800", VALUE, f"{argument} {PATH}, of encodable characters"),
     )
 ]
 

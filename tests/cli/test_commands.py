@@ -187,7 +187,7 @@ def test_readers_are_listed_moved_and_forgotten(root: Path, tmp_path: Path) -> N
     for beyond in ("999999999", "2130-01-01"):
         refused = aioc("readers", "seek", queue, "audit", beyond)
         assert refused.status == 2
-        assert "Nothing was moved" in refused.err
+        assert "The reader was not moved" in refused.err
     (queue / "000000000.q").unlink()
     moved = aioc("readers", "seek", queue, "audit", "5").out
     assert moved == "audit: moved to seq 100, the oldest: seq 5 was removed\n"
@@ -265,7 +265,7 @@ def test_why_kept_and_retention(tmp_path: Path) -> None:
         (0, "away", "away"),
         (1, "away", "away"),
     ]
-    assert "reader 'away', which is away" in aioc("why-kept", queue).out
+    assert "reader 'away', which is closed" in aioc("why-kept", queue).out
     assert aioc("retention", queue).out.startswith("in force  until all have read it")
     done = aioc("retention", queue, "--max-bytes", "8K", "--now", "--json")
     assert done.json["segments_removed"] >= 1
@@ -931,7 +931,7 @@ def test_no_queue_is_put_into_a_queue(root: Path, tmp_path: Path) -> None:
     queue = copied(root, tmp_path)
     before = sorted(path.name for path in queue.iterdir())
     done = aioc("convert", root / "plain", queue / "below")
-    assert (done.status, "inside of a queue" in done.err) == (1, True)
+    assert (done.status, "inside a queue" in done.err) == (1, True)
     done = aioc("append", queue / "below", "x", "--create")
     assert (done.status, "inside of a queue" in done.err) == (2, True)
     assert sorted(path.name for path in queue.iterdir()) == before

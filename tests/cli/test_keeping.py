@@ -42,7 +42,7 @@ def test_failing_retention_is_reported(tmp_path: Path) -> None:
             time.sleep(0.02)
         found = aioc("why-kept", queue, "--json").json
         assert found[0]["why"] == "goes"
-        assert found[0]["text"].startswith("could go, but retention fails: ")
+        assert found[0]["text"].startswith("could be removed, but retention fails: ")
         assert str(tmp_path / "archive") in found[0]["text"]
         failed = [
             one for one in aioc("doctor", queue, "--json").json if one["check"] == "writer-errors"

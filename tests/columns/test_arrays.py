@@ -120,13 +120,15 @@ def test_types_that_change_with_the_segment_are_refused(queue_path: Path) -> Non
             writer.seal()
     with aiochronicle.Queue(queue_path) as whole:
         assert len(whole.slice(0, 20).to_numpy("S8")[0]) == 20
-        with pytest.raises(errors.InvalidArgument, match="have type_id 2, those before it 1"):
+        with pytest.raises(
+            errors.InvalidArgument, match="have type_id 2, but those before it have 1"
+        ):
             whole.slice().to_numpy("S8")
 
 
 def test_layout_of_another_length_is_refused(queue_path: Path) -> None:
     write(queue_path, count=10)
-    refuses(queue_path, "19 bytes long, the layout has 8", "<i8")
+    refuses(queue_path, "19 bytes long, but the layout has 8", "<i8")
 
 
 def test_padding_between_records_is_noticed(queue_path: Path) -> None:

@@ -14,7 +14,7 @@ from reference import format as fmt
 
 import aiochronicle
 from aiochronicle import errors, open_reader, open_writer
-from aiochronicle._columns.columns import arrow_schema
+from aiochronicle._columns.column_reader import arrow_schema
 
 TYPES: dict[str, pyarrow.DataType] = {
     "source": pyarrow.utf8(),

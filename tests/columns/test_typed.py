@@ -268,7 +268,7 @@ def test_wrong_types_and_columns_are_told(queue_path: Path) -> None:
     write(queue_path, [Other("x")], [Other])
     with Queue(queue_path) as queue:
         part = queue.slice()
-        with pytest.raises(UnknownType, match="no type 'Nothing'; there are Other"):
+        with pytest.raises(UnknownType, match="no type 'Nothing'; it has Other"):
             part.to_arrow(codec="Nothing")
         with pytest.raises(SchemaMismatch, match="text: was str, is int"):
             part.batches(codec=Codec(Changed, name="Other"))

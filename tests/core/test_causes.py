@@ -58,8 +58,8 @@ def test_a_chain_says_that_its_source_lost_messages(
         done.add(second)
         done.add(third)
     assert [record.getMessage() for record in caplog.records] == [
-        "orders lost its messages from seq 1 on, up to 2 or more, in a power cut;"
-        " their results are there"
+        "orders lost its messages from seq 1 up to at least 2 in a power cut;"
+        " their results still exist"
     ]
     assert done == {first.queue_id: 2}
     assert repr(done) == f"Causes({{{first.queue_id}: 2}})"

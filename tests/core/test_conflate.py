@@ -225,7 +225,7 @@ def test_a_message_without_a_key_is_raised_once_and_stepped_over(queue_path: Pat
         conflation = reader.conflate(picky)
         with pytest.raises(ValueError, match="no symbol") as caught:
             conflation.poll()
-        assert caught.value.__notes__ == [f"stepped over seq 2 of {queue_path}: it has no key"]
+        assert caught.value.__notes__ == [f"skipped seq 2 of {queue_path}: it has no key"]
         assert [message.type_id for message in conflation] == [1, 2, 3]
 
 
@@ -240,7 +240,7 @@ def test_a_key_without_a_hash_is_raised_once_and_stepped_over(queue_path: Path) 
         for seq in (2, 4):
             with pytest.raises(TypeError, match="unhashable") as caught:
                 conflation.poll()
-            note = f"stepped over seq {seq} of {queue_path}: it has no key"
+            note = f"skipped seq {seq} of {queue_path}: it has no key"
             assert caught.value.__notes__ == [note]
         assert [message.type_id for message in conflation] == [1, 2, 3]
         conflation.commit()

@@ -224,7 +224,7 @@ os.kill(os.getpid(), 9)
         assert not writer.recovery.clean
     ((level, text),) = lines(caplog, "aiochronicle.writer")
     assert level == logging.INFO
-    assert text == f"{queue_path}: was not closed; checked 10 records, nothing was lost"
+    assert text == f"{queue_path}: not closed cleanly; checked 10 records, nothing was lost"
     caplog.clear()
     open_writer(queue_path).close()
     open_writer(queue_path.with_name("new"), segment_size=SEGMENT).close()
@@ -270,7 +270,7 @@ def test_damage_that_was_left_alone_is_no_repair(
     ((level, text),) = lines(caplog, "aiochronicle.writer")
     assert level == logging.WARNING
     assert "repaired" not in text
-    assert "left as they are, since what was there had been durable: 1;" in text
+    assert "left 1 damaged places as they are, because their records had been durable;" in text
 
 
 def test_a_short_program_should_lose_nothing(queue_path: Path) -> None:

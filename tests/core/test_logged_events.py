@@ -120,7 +120,7 @@ def test_a_killed_writer_is_noticed_by_its_reader_and_by_the_next_writer(
         with open_writer(queue_path):
             pass
     levels = [text for level, text in logged(caplog, "writer") if level == "INFO"]
-    assert levels == [f"{queue_path}: was not closed; checked 1 records, nothing was lost"]
+    assert levels == [f"{queue_path}: not closed cleanly; checked 1 records, nothing was lost"]
 
 
 def test_a_killed_reader_is_noticed_by_the_writer(
@@ -152,14 +152,16 @@ async def test_a_router_logs_what_comes_goes_fails_and_is_tried_again(
         segment.write(b"\xff")
     async with Router(root, name="router", rescan_s=0.2) as router:
         async with asyncio.timeout(30):
-            while not any("tried again" in text for _, text in logged(caplog, "router")):
+            while not any(
+                "retried without success" in text for _, text in logged(caplog, "router")
+            ):
                 router.poll()
                 await asyncio.sleep(0.01)
     found = logged(caplog, "router")
-    assert ("DEBUG", f"follows {root} as router") in found
+    assert ("DEBUG", f"following {root} as router") in found
     assert ("INFO", f"attached: {root / 'good'}") in found
     assert any(level == "WARNING" and "bad" in text for level, text in found)
-    assert found[-1] == ("DEBUG", f"leaves {root} with 1 queues attached")
+    assert found[-1] == ("DEBUG", f"leaving {root} with 1 queues attached")
 
 
 def test_every_logger_is_in_the_table_of_the_guide() -> None:

@@ -104,7 +104,7 @@ def test_places_are_seqs_times_and_ends(queue: Path) -> None:
     assert seek_reader(queue, "audit", 5, create=True) == 5
     assert seek_reader(queue, "audit", 100) == 100  # the end
     for beyond in (101, 999_999_999, datetime.now(UTC) + timedelta(days=1)):
-        with pytest.raises(InvalidArgument, match="Nothing was moved"):
+        with pytest.raises(InvalidArgument, match="The reader was not moved"):
             seek_reader(queue, "audit", beyond, force=True)
     assert committed(queue) == {"audit": 100, "risk": 0}
 

@@ -53,7 +53,7 @@ def test_automatic_heartbeats_that_end_should_be_in_the_log(
         assert last_error == f"{queue_path}: the queue's directory was removed or moved away"
     (record,) = [found for found in caplog.records if found.name == "aiochronicle.writer"]
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("the automatic heartbeats end: ")
+    assert record.getMessage().startswith("automatic heartbeats end: ")
     assert str(queue_path) in record.getMessage()
 
 

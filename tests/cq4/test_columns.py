@@ -224,5 +224,5 @@ def test_wire_columns_of_wrong_and_odd_values() -> None:
     assert "n is 'many', which does not fit" in found[1]
     assert "n is 1.5, which does not fit" in found[2]
     assert "not in Java's wire format" in found[3]
-    assert "neither fields nor a call, but a value: 'text'" in found[4]
+    assert "neither fields nor a call, only a value: 'text'" in found[4]
     assert "which does not fit" in found[5]

@@ -173,7 +173,7 @@ def test_arguments_of_calls() -> None:
     assert Call("text", "").args_for(1) == ("",)
     assert Call("two", ["a", 1]).args == Call("two", ["a", 1]).args_for(2) == ("a", 1)
     assert Call("null", None).args == (None,)
-    with pytest.raises(ValueError, match="2 arguments were written, but 3 are wanted"):
+    with pytest.raises(ValueError, match="the call has 2 arguments, but the method takes 3"):
         Call("two", ["a", 1]).args_for(3)
 
 

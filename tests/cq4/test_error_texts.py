@@ -24,7 +24,7 @@ from aiochronicle.errors import (
 
 from .test_waiting_to_append import set_lock
 
-LEAVE_OUT = "Leave it out"
+LEAVE_OUT = "Omit it"
 
 
 class Quote(msgspec.Struct):
@@ -82,10 +82,10 @@ def test_roll_cycles_that_there_are_not(tmp_path: Path) -> None:
     for name in ("there", "new"):
         begin = partial(open_writer, tmp_path / name, format="cq4")
         said = text_of(InvalidArgument, partial(begin, roll_cycle="FAST_DALY"))
-        assert "'FAST_DALY' is unknown; there are FIVE_MINUTELY, " in said
+        assert "'FAST_DALY' is unknown: give one of FIVE_MINUTELY, " in said
         assert "FAST_DAILY" in said
         said = text_of(InvalidArgument, partial(begin, roll_cycle="WEEKLY"))
-        assert "Java itself cannot read" in said
+        assert "Java itself cannot reopen" in said
     assert not (tmp_path / "new").exists()
 
 

@@ -102,11 +102,11 @@ def test_floats_of_32_bits() -> None:
 
 
 def test_what_does_not_fit_is_a_decode_error() -> None:
-    with pytest.raises(DecodeError, match=r"the payload is no Leg: .* at `\$\.name`"):
+    with pytest.raises(DecodeError, match=r"the payload does not match Leg: .* at `\$\.name`"):
         decode_as(encode_fields({"name": 5}), Leg)
     with pytest.raises(DecodeError, match="missing required field"):
         decode_as(b"\x8f", Leg)
-    with pytest.raises(DecodeError, match="where a name should be"):
+    with pytest.raises(DecodeError, match="instead of a name"):
         decode_as(encode("text"), Leg)
 
 

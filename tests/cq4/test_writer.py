@@ -67,13 +67,15 @@ def test_the_other_format_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_of_java_queues_is_no_queue(tmp_path: Path) -> None:
     open_writer(tmp_path / "java", format="cq4").close()
-    with pytest.raises(aiochronicle.errors.NotAQueue, match="directory of queues, of 'java'"):
+    with pytest.raises(
+        aiochronicle.errors.NotAQueue, match="directory of queues, for instance 'java'"
+    ):
         open_writer(tmp_path)
 
 
 @pytest.mark.parametrize("options", [{"roll_cycle": "FAST_DAILY"}, {"epoch": 0}])
 def test_what_only_java_queues_have(queue_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match='say format="cq4"'):
+    with pytest.raises(InvalidArgument, match='add format="cq4"'):
         open_writer(queue_path, **options)
     assert not queue_path.exists()
 
@@ -320,7 +322,7 @@ def test_a_struct_is_a_document_with_its_fields(queue_path: Path) -> None:
 def test_a_codec_says_what_is_taken(queue_path: Path) -> None:
     with open_writer(queue_path, format="cq4", codec=[Quote]) as writer:
         writer.send(Quote("EURUSD", 1.25))
-        with pytest.raises(EncodeError, match="Other is none of the writer's types: Quote"):
+        with pytest.raises(EncodeError, match="Other is not a type of the writer, which has Quote"):
             writer.send(Other("x"))
         writer.register([Other])
         writer.send(Other("x"))

@@ -137,8 +137,8 @@ def test_a_dead_letter_is_there_once_though_its_mover_died(
     writer.append(b"poison")
     program = f"""
 import os, signal, aiochronicle
-from aiochronicle._core import leaving
-leaving._acknowledge = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from aiochronicle._core import dead_letter_mover
+dead_letter_mover._acknowledge = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 dead = {str(dead)!r}
 group = aiochronicle.open_group({str(queue_path)!r}, "w", max_deliver=2, dead_letter=dead, retry_s=0.001)
 while True:
@@ -200,7 +200,7 @@ def test_places_that_can_be_no_queue_are_refused(
     """At once, and not when the first message fails."""
     (tmp_path / "file").touch()
     for place in (tmp_path / "not" / "there", tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(errors.InvalidArgument, match="can be no queue"):
+        with pytest.raises(errors.InvalidArgument, match="cannot be a queue"):
             open_group(queue_path, "w", max_deliver=2, dead_letter=place)
     aiochronicle.open_writer(tmp_path / "topic", shared=True).close()
     with pytest.raises(errors.NotAQueue, match="many writers"):

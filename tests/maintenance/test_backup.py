@@ -268,7 +268,7 @@ def test_a_queue_that_lost_messages_does_not_replace_a_good_backup(
     backup(queue_path, backups)
     shutil.rmtree(queue_path)
     restore(backups, queue_path, number=1)
-    with pytest.raises(BackupError, match="before the last backup"):
+    with pytest.raises(BackupError, match="before its last backup"):
         backup(queue_path, backups)
 
 
@@ -402,10 +402,10 @@ def test_restore_overwrites_nothing_and_says_what_is_missing(
     fill(queue_path, 10)
     backup(queue_path, backups)
     before = messages(queue_path)
-    with pytest.raises(BackupError, match="something is there"):
+    with pytest.raises(BackupError, match="already exists"):
         restore(backups, queue_path)
     assert messages(queue_path) == before
-    with pytest.raises(BackupNotFound, match="there are: 1"):
+    with pytest.raises(BackupNotFound, match="existing backups: 1"):
         restore(backups, queue_path.with_name("again"), number=7)
     with pytest.raises(BackupNotFound):
         restore(backups.with_name("none"), queue_path.with_name("again"))
@@ -537,7 +537,7 @@ def test_two_backups_at_a_time_are_refused(queue_path: Path, backups: Path) -> N
         refused.append(str(error.value))
 
     backup(queue_path, backups, progress=again)
-    assert "is in use" in refused[0]
+    assert "another process is creating" in refused[0]
 
 
 def test_a_backup_that_was_written_to_is_restored_as_it_was_made(

@@ -129,7 +129,9 @@ def test_path_that_is_a_file(tmp_path: Path, opener: Callable[[Path], object]) -
 def test_a_directory_of_queues_does_not_become_one(tmp_path: Path) -> None:
     (tmp_path / "root" / "notes").mkdir(parents=True)
     open_writer(tmp_path / "root" / "orders").close()
-    with pytest.raises(errors.NotAQueue, match="directory of queues, of 'orders'") as caught:
+    with pytest.raises(
+        errors.NotAQueue, match="directory of queues, for instance 'orders'"
+    ) as caught:
         open_writer(tmp_path / "root")
     says_where(caught.value, tmp_path / "root")
     assert sorted(path.name for path in (tmp_path / "root").iterdir()) == ["notes", "orders"]
@@ -144,7 +146,9 @@ def test_reader_of_a_directory_of_queues_is_told(tmp_path: Path, wait_for_queue:
     with pytest.raises(errors.QueueNotFound):
         open_reader(tmp_path)
     open_writer(tmp_path / "orders", segment_size=1 << 16).close()
-    with pytest.raises(errors.NotAQueue, match="directory of queues, of 'orders'") as caught:
+    with pytest.raises(
+        errors.NotAQueue, match="directory of queues, for instance 'orders'"
+    ) as caught:
         open_reader(tmp_path, "name", wait_for_queue=wait_for_queue)
     assert caught.value.path == str(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["orders"]
@@ -457,11 +461,13 @@ def test_the_advice_about_a_lost_control_meta_helps(filled: Path, removed: int) 
     left = payloads(filled, start="first")
     patch(filled / "control.meta", 8, b"\0\0\0\0")
     with pytest.raises(
-        errors.CorruptionError, match="that of a new queue with the same segment_size"
+        errors.CorruptionError, match=r"control\.meta of a new queue with the same segment_size"
     ):
         open_reader(filled)
     patch(filled / "control.meta", 0, b"?")
-    with pytest.raises(errors.NotAQueue, match="that of a new queue with the same segment_size"):
+    with pytest.raises(
+        errors.NotAQueue, match=r"control\.meta of a new queue with the same segment_size"
+    ):
         open_reader(filled)
 
     segment_size = min(segment.stat().st_size for segment in filled.glob("*.q"))

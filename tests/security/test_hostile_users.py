@@ -767,7 +767,7 @@ def test_a_bus_does_not_append_to_the_queue_of_a_stranger(shared: Path) -> None:
         for topic in ("pay", "new"):
             said = run_or_call(victim, lambda: outcome(lambda: append_to(shared, topic)))  # noqa: B023
             assert said.startswith("AccessDenied"), said
-            assert f"{topic}: belongs to user {ATTACKER}; only those of 0" in said
+            assert f"{topic}: it belongs to uid {ATTACKER}; only uids 0" in said
     assert run_as(VICTIM, lambda: read_topic(shared, "pay")) == ["public"]
     with open_reader(shared / "pay") as reader:
         assert [message.payload for message in reader] == [b"public"]
@@ -786,7 +786,9 @@ def test_a_topic_that_is_swapped_while_it_is_opened_is_closed_again(
         return open_writer(path, **options)
 
     monkeypatch.setattr(aiochronicle._services.trusted, "open_writer", swap_and_open)
-    with pytest.raises(QueueGone, match="was replaced while it was opened; nothing was appended"):
+    with pytest.raises(
+        QueueGone, match="was replaced while it was being opened; nothing was appended"
+    ):
         append_to(shared, "orders")
     with open_reader(shared / "own") as reader:
         assert [message.payload for message in reader] == [b"public"]

@@ -112,12 +112,12 @@ def test_names_are_checked(root: Path, name: str) -> None:
 def test_a_topic_is_no_namespace_and_a_namespace_no_topic(root: Path) -> None:
     with Bus(root) as bus, Bus(root, namespace="desk/fx") as inner:
         inner.append("orders", b"")
-        with pytest.raises(InvalidName, match="/desk: is a namespace, not a topic"):
+        with pytest.raises(InvalidName, match="/desk: this is a namespace, not a topic"):
             bus.append("desk", b"")
         bus.append("ticks", b"")
         with (
             Bus(root, namespace="ticks/fx") as wrong,
-            pytest.raises(InvalidName, match="/ticks: is a topic, not a namespace"),
+            pytest.raises(InvalidName, match="/ticks: this is a topic, not a namespace"),
         ):
             wrong.append("orders", b"")
 
@@ -155,7 +155,7 @@ def test_a_file_in_the_way_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         Bus(tmp_path / "file" / "bus") as bus,
-        pytest.raises(StorageError, match="cannot make the directory"),
+        pytest.raises(StorageError, match="cannot create the directory"),
     ):
         bus.append("orders", b"")
 
@@ -193,7 +193,7 @@ def test_options_of_the_first_call_go_before_the_file(root: Path) -> None:
     with Bus(root) as bus:
         writer = bus.writer("orders", segment_size=1 << 20, roll=Roll(messages=5))
         assert writer.statistics().segment_size == 1 << 20
-        with pytest.raises(InvalidArgument, match="options are for the first call"):
+        with pytest.raises(InvalidArgument, match="pass options in the first call only"):
             bus.writer("orders", flush="sync")
         assert bus.writer("orders") is writer
         writer.close()
@@ -350,7 +350,7 @@ def test_a_name_belongs_to_one_reader_with_one_set_of_options(root: Path) -> Non
         reader = bus.reader("orders", "audit", commit="auto")
         assert bus.reader("orders", "audit", commit="auto") is reader
         assert bus.reader("orders", "audit") is reader
-        with pytest.raises(InvalidArgument, match="'audit' is open already, otherwise"):
+        with pytest.raises(InvalidArgument, match="'audit' is already open with other options"):
             bus.reader("orders", "audit", commit=5)
         with pytest.raises(ReaderBusy):
             other.reader("orders", "audit")
@@ -495,12 +495,12 @@ class Trade(msgspec.Struct, frozen=True):
 def test_typed_topics(root: Path) -> None:
     with Bus(root) as bus:
         bus.writer("trades", codec=Trade).send(Trade("ALFA", 1.5))
-        with pytest.raises(InvalidArgument, match="options are for the first call"):
+        with pytest.raises(InvalidArgument, match="pass options in the first call only"):
             bus.writer("trades", codec=Trade)
         reader = bus.reader("trades", "risk", codec=Trade)
         assert [message.decode().price for message in reader] == [1.5]
         assert bus.reader("trades", "risk", codec=Trade) is reader
-        with pytest.raises(InvalidArgument, match="is open already, otherwise"):
+        with pytest.raises(InvalidArgument, match="is already open with other options"):
             bus.reader("trades", "risk", codec=int)
 
 
@@ -596,7 +596,7 @@ async def test_the_asynchronous_calls_do_what_the_others_do(root: Path) -> None:
         assert await bus.aappend("orders", b"y") == 1
         writer = await bus.awriter("orders")
         assert writer is bus.writer("orders")
-        with pytest.raises(InvalidArgument, match="options are for the first call"):
+        with pytest.raises(InvalidArgument, match="pass options in the first call only"):
             await bus.awriter("orders", segment_size=1 << 20)
         trades = await bus.awriter("trades", codec=Trade, segment_size=1 << 20)
         assert trades.send(Trade("A", 1.5)) == 0
@@ -604,7 +604,7 @@ async def test_the_asynchronous_calls_do_what_the_others_do(root: Path) -> None:
         reader = await bus.areader("trades", "risk", codec=Trade, start="first")
         assert reader is bus.reader("trades", "risk")
         assert reader is await bus.areader("trades", "risk", codec=Trade, start="first")
-        with pytest.raises(InvalidArgument, match="open already, otherwise"):
+        with pytest.raises(InvalidArgument, match="already open with other options"):
             await bus.areader("trades", "risk", start="last")
         assert (await reader.next()).decode() == Trade("A", 1.5)
         anonymous = await bus.areader("orders")

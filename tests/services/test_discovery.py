@@ -167,7 +167,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a version of 5,000 digits": (
         lambda path: path.write_text(f"version=1{'0' * 5000}"),
-        "not a number, or too large",
+        "not a number, or is too large",
     ),
     "a version of 5,000 digits in JSON": (
         lambda path: path.write_text('{"version": 1%s}' % ("0" * 5000)),

@@ -172,7 +172,7 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(QueueNotFound, match="missing"):
         replay(tmp_path / "missing")
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(QueueNotFound, match="none below"):
+    with pytest.raises(QueueNotFound, match="no queue here or below"):
         replay(tmp_path / "nothing")
     for speed in (0, -1.0, float("inf"), float("nan")):
         with pytest.raises(InvalidArgument, match="speed"):
@@ -445,7 +445,7 @@ def test_two_backups_of_one_queue_are_refused_before_anything_is_created(tmp_pat
     newest = aiochronicle.backup(queue, backups).path
     beside: list[Path | str] = [queue, newest]
     for sources in ([backups], beside, [tmp_path]):
-        with pytest.raises(InvalidArgument, match="again: they are copies or backups") as error:
+        with pytest.raises(InvalidArgument, match="they are copies or backups") as error:
             replay(sources)
         assert "Give one of them, such as /" in str(error.value)
     with replay(newest) as history:

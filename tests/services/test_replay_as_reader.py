@@ -376,7 +376,7 @@ def test_handlers_are_called_by_type(queue_path: Path, in_virtual_time: bool) ->
             seen.append(tick)
 
         history.on(Message)(lambda message: seen.append(message.payload))
-        with pytest.raises(InvalidArgument, match="never comes"):
+        with pytest.raises(InvalidArgument, match="no message can have it"):
             history.on(int)
         return await history.dispatch(on_error=lambda error, _: seen.append(type(error)))
 

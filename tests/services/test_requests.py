@@ -578,14 +578,14 @@ async def test_objects_are_asked_and_answered(
                 assert (await desk.request(b"bytes", timeout=30)).payload == b"raw bytes"
                 with pytest.raises(RequestFailed, match=r"DecodeError: .*cannot be decoded"):
                     await desk.request(b"\xff", type_id=1, timeout=30)
-                with pytest.raises(RequestFailed, match="EncodeError: Nothing is none of"):
+                with pytest.raises(RequestFailed, match="EncodeError: Nothing is not a type of"):
                     await desk.request(Ask("?"), timeout=30)
                 serving.cancel()
                 await asyncio.wait([serving])
         sent = desk.statistics().sent
-        with pytest.raises(EncodeError, match="Price is none of"):
+        with pytest.raises(EncodeError, match="Price is not a type of"):
             await desk.request(Price(1.0))  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgument, match="that of its type"):
+        with pytest.raises(InvalidArgument, match="has the type_id of its type"):
             await desk.request(Ask("X"), type_id=3)
         assert desk.statistics().sent == sent
         assert desk.statistics().pending == 0

@@ -22,7 +22,7 @@ import pytest
 from faults.system_calls import injected
 
 import aiochronicle
-import aiochronicle._columns.columns
+import aiochronicle._columns.column_reader
 import aiochronicle._services.answers
 import aiochronicle._services.attaching
 import aiochronicle._services.requester
@@ -723,7 +723,7 @@ def test_an_expiring_message_is_an_ordinary_one_for_everybody_else(tmp_path: Pat
             writer.append_expiring(b"", 1, cause=(5, 6))  # type: ignore[call-arg]
     with (
         open_writer(tmp_path / "typed", codec=Ask) as writer,
-        pytest.raises(InvalidArgument, match="cannot name a cause as well"),
+        pytest.raises(InvalidArgument, match="expires_ns or a cause, but not both"),
     ):
         writer.send(Ask("?"), expires_ns=1, cause=(5, 6))
     with open_writer(tmp_path / "queue") as writer:
@@ -740,7 +740,9 @@ def test_an_expiring_message_is_an_ordinary_one_for_everybody_else(tmp_path: Pat
         assert (expiring.payload, expiring.type_id) == (b"expiring", 7)
         assert (caused.expires_ns, caused.cause) == (None, (5, 6))
     with open_reader(tmp_path / "queue") as reader:
-        batch = aiochronicle._columns.columns.ColumnReader(reader, [*reader_columns()]).read(10)
+        batch = aiochronicle._columns.column_reader.ColumnReader(reader, [*reader_columns()]).read(
+            10
+        )
         assert batch.column("cause").to_pylist() == [None, None, {"queue_id": 5, "seq": 6}]
     assert aiochronicle.verify(tmp_path / "queue").corrupt == 0
     with (
@@ -779,7 +781,9 @@ def test_requesters_and_responders_in_one_loop_after_the_other(tmp_path: Path) -
 
 async def test_requesters_and_responders_in_two_loops_at_once_say_so(tmp_path: Path) -> None:
     async def elsewhere() -> None:
-        with pytest.raises(InvalidArgument, match="requester 'desk' is used in another event loop"):
+        with pytest.raises(
+            InvalidArgument, match="requester 'desk' is in use in another event loop"
+        ):
             await desk.request(b"?", timeout=1)
         with pytest.raises(InvalidArgument, match=r"responder of .* another event loop"):
             await anext(service)

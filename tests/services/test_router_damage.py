@@ -130,7 +130,7 @@ async def test_each_damaged_place_is_stepped_over_counted_and_logged(
             assert router.problems == {}
             make(tmp_path / "bad", 1, 40)
             assert await take(router, 1) == payloads("bad", [40])
-    assert sum("stepped over" in text for text in caplog.messages) == 5
+    assert sum("skipped: " in text for text in caplog.messages) == 5
 
 
 async def test_a_function_is_asked_about_each_damage(tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ async def test_discovery_that_fails_is_begun_again(
             async def fail(*_: object) -> None:
                 raise MemoryError("no room to look around")
 
-            broken.setattr(aiochronicle._services.discovery.Discovery, "_look", fail)
+            broken.setattr(aiochronicle._services.discovery.Discovery, "_examine", fail)
             await until(lambda: str(tmp_path) in router.problems)
             shutil.rmtree(tmp_path / "two")
             make(tmp_path / "three", 1)

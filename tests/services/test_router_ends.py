@@ -233,12 +233,12 @@ async def test_a_commit_that_cannot_be_stored_is_when_the_queue_comes_back(
         await until(lambda: take_name(root / "a", busy))
         router.commit(message)
         router.commit(message)
-        await until(lambda: "cannot be now" in caplog.text)
+        await until(lambda: "cannot commit now" in caplog.text)
         busy[0].close()
         flip(root / "a", 64 + 128 + 64)
         assert (await router.next(timeout=WITHIN_S)).seq == 1
     assert committed(root, "a") == [1]
-    assert caplog.text.count("cannot be now") == 1
+    assert caplog.text.count("cannot commit now") == 1
 
 
 def take_name(path: Path, readers: list[Reader]) -> bool:

@@ -208,7 +208,7 @@ def test_unknown_key_is_refused_with_the_nearest_known(
     assert error.key == key
     assert f"unknown key {key}" in str(error)
     assert f"did you mean {nearest}" in str(error)
-    assert "Known are " in str(error)
+    assert "Known keys: " in str(error)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_not_a_table(tmp_path: Path, text: str, key: str) -> None:
 def test_a_table_that_no_topic_can_have_is_refused(tmp_path: Path, name: str) -> None:
     error = refusal(tmp_path, f'[topics."{name}"]\nflush = "sync"\n')
     assert error.key == f'topics."{name}"' or error.key == f"topics.{name}"
-    assert "neither a name that a topic can have nor a pattern" in str(error)
+    assert "neither a valid topic name nor a pattern" in str(error)
     path = tmp_path / "config.toml"
     path.write_text("[topics.'fx/orders']\n[topics.orders]\n[topics.'a b*']\n[topics.'[a-c]?']\n")
     load_settings(path)

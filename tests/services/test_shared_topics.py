@@ -231,7 +231,7 @@ def test_folding_waits_for_a_reader_that_was_never_there(topic: Path) -> None:
 
 def test_queue_of_a_live_writer_is_never_folded(topic: Path) -> None:
     with open_writer(topic, shared=True) as writer:
-        SharedTopic(topic).fold({"retention": Retention(), "mode": 0o600})
+        SharedTopic(topic).remove_drained({"retention": Retention(), "mode": 0o600})
         assert writer.append(b"still there") == 0
     with TopicReader(topic) as reader:
         assert len(list(reader)) == 1

@@ -157,9 +157,9 @@ def test_misuse_is_said(mixed: Path) -> None:
 
     with open_reader(mixed, codec=Trade) as reader:
         reader.on(Trade)(nothing)
-        with pytest.raises(InvalidArgument, match="Trade has a handler already"):
+        with pytest.raises(InvalidArgument, match="Trade already has a handler"):
             reader.on(Trade)(nothing)
-        with pytest.raises(InvalidArgument, match=r"Quote.* is none of the codec's types"):
+        with pytest.raises(InvalidArgument, match=r"Quote.* is not a type of the codec"):
             reader.on(Quote)
         reader.on(Message)(asynchronous)
         with pytest.raises(InvalidArgument, match="handler of Message is async"):

@@ -49,7 +49,7 @@ def test_send_takes_the_keywords_of_append(queue_path: Path) -> None:
 
 def test_send_refuses_other_types(queue_path: Path) -> None:
     with open_writer(queue_path, codec=Trade) as writer:
-        with pytest.raises(EncodeError, match="Quote is none of the writer's types: Trade"):
+        with pytest.raises(EncodeError, match="Quote is not a type of the writer, which has Trade"):
             writer.send(Quote(1.0, 2.0))  # type: ignore[arg-type]
         assert writer.next_seq == 0
     with open_writer(queue_path) as writer, pytest.raises(EncodeError, match="has no codec"):
@@ -133,11 +133,13 @@ def test_unknown_types_are_told_from_bad_payloads(queue_path: Path) -> None:
         writer.append(b"raw", type_id=900)
     with open_reader(queue_path, codec=Trade) as reader:
         for message, type_id in zip(reader, (2, 900), strict=True):
-            with pytest.raises(UnknownType, match=f"type_id {type_id} is none of Registry"):
+            with pytest.raises(UnknownType, match=f"type_id {type_id} is not in Registry"):
                 message.decode()
     with open_reader(queue_path) as reader:
         message = next(iter(reader))
-        with pytest.raises(UnknownType, match=r"no codec; give it one, or say message\.decode"):
+        with pytest.raises(
+            UnknownType, match=r"no codec: open it with codec=, or use message\.decode"
+        ):
             message.decode()
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from aiochronicle._base.prepared import prepared
-from aiochronicle._columns.columns import arrow_schema
+from aiochronicle._columns.column_reader import arrow_schema
 from aiochronicle._columns.typed import TypedDecoder, arrow_type, column_names
 from aiochronicle._typed.registry import RegisteredType
 from aiochronicle._typed.schema_file import StoredType

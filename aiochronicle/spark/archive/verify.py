@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from aiochronicle._base.binding import ffi, lib
-from aiochronicle._columns.columns import arrow_schema
+from aiochronicle._columns.column_reader import arrow_schema
 from aiochronicle.digest import StreamDigest, parts_of_binary
 from aiochronicle.errors import CorruptionError
 from aiochronicle.spark.archive.datasets import COLUMNS, typed_of

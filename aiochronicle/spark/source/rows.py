@@ -9,7 +9,8 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, NamedTuple, Self
 
-from aiochronicle._columns.columns import BATCH_ROWS, Stretch
+from aiochronicle._columns.column_reader import Stretch
+from aiochronicle._columns.columns import BATCH_ROWS
 from aiochronicle.errors import (
     ChronicleError,
     CorruptionError,

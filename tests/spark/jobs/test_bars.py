@@ -190,7 +190,7 @@ def test_bars_say_which_message_is_not_a_trade(
     with aiochronicle.open_writer(root / "a") as writer:
         writer.append(b"short", type_id=1)
     with pytest.raises(
-        Exception, match="message 10: not a Trade: Trade has 24 bytes, the payload 5"
+        Exception, match="message 10: not a Trade: Trade has 24 bytes, the payload has 5"
     ):
         bars(spark, str(root), every="1s").collect()
 

@@ -143,7 +143,7 @@ def test_a_fixed_layout_of_the_wrong_size_is_told(spark: SparkSession, ticks: Pa
         writer.append(b"short", type_id=1)
     frame = load(spark, ticks, "Tick")
     assert frame.where("_corrupt is not null").select("seq", "_corrupt").collect() == [
-        Row(seq=2000, _corrupt="not a Tick: Tick has 39 bytes, the payload 5")
+        Row(seq=2000, _corrupt="not a Tick: Tick has 39 bytes, the payload has 5")
     ]
     assert frame.where("_corrupt is null").count() == 1000
 

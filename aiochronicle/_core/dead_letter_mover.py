@@ -1,8 +1,8 @@
-"""Moving messages that were delivered too often to a group's dead-letter queue.
+"""Moves messages that failed too often to a group's dead-letter queue.
 
-A member appends a message there, with its history, and then acknowledges it. The process may die in between.
-The member that gets the message next (with one attempt more than allowed) first checks by the causes of the
-records whether it is already in the dead-letter queue. So it is there only once.
+A member appends the message there, with its history, and then acknowledges it. Its process may die in
+between. The member that gets the message next sees one attempt more than allowed. It then checks the causes
+of the records in the dead-letter queue, so that the message is there only once.
 """
 
 import logging
@@ -25,7 +25,7 @@ from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._hot import Delivery, Message
 from aiochronicle.errors import ChronicleError, InvalidArgument
 
-__all__ = ["DeadLetter", "Leaving", "check_place", "fingerprint", "is_known"]
+__all__ = ["DeadLetter", "DeadLetterMover", "check_place", "fingerprint", "is_known"]
 
 _log = logging.getLogger("aiochronicle.dead_letters")
 
@@ -37,10 +37,10 @@ _LOCK_WAIT_S = 10.0
 class DeadLetter(HtmlStruct, frozen=True, kw_only=True):
     """A message that was moved to a dead-letter queue, and why.
 
-    ``queue``, ``queue_id``, ``seq``, ``timestamp_ns`` and ``type_id`` are those of the message;
-    ``attempts`` is how often ``group`` delivered it, ``error`` what it failed with last, None if no
-    member said so: its lease ended, or its process died. ``died_ns`` is when it was moved.
-    ``queue_path`` is the path as bytes if it is not UTF-8; ``queue`` has the others escaped then.
+    ``queue``, ``queue_id``, ``seq``, ``timestamp_ns`` and ``type_id`` are those of the message. ``attempts``
+    is how often ``group`` delivered it. ``error`` is its last error, None if no member gave one: the lease
+    ended, or the process died. ``died_ns`` is when it was moved. ``queue_path`` is the path as bytes if it is
+    not UTF-8; ``queue`` then has the other bytes escaped.
     """
 
     queue: str
@@ -64,20 +64,20 @@ class DeadLetter(HtmlStruct, frozen=True, kw_only=True):
 def check_place(dead_letter: str | os.PathLike[str], queue: str | os.PathLike[str]) -> Path:
     """Return the absolute path of a dead-letter queue.
 
-    InvalidArgument if it is the queue itself, or no queue can be there: what fails would wait until
-    somebody reads the log. NotAQueue if it is a topic with many writers, or a directory of queues.
+    InvalidArgument if it is the queue itself, or if no queue can be there: failed messages would then wait
+    until somebody reads the log. NotAQueue if it is a topic with many writers, or a directory of queues.
     """
     place = Path(os.path.realpath(os.fsdecode(encode_path(dead_letter))))
     if place == Path(os.path.realpath(os.fsdecode(encode_path(queue)))):
         raise InvalidArgument(
-            f"dead_letter {printable(str(place))} is the queue itself: what fails would be delivered"
-            " forever; choose another directory"
+            f"dead_letter {printable(str(place))} is the queue itself, which would deliver failed messages"
+            " forever: choose another directory"
         )
     refuse_root_of_queues(place)
     if not _can_be_queue(place):
         raise InvalidArgument(
-            f"dead_letter {printable(str(place))} can be no queue: the directory above it does not exist,"
-            " or something else has its name"
+            f"dead_letter {printable(str(place))} cannot be a queue: its parent directory does not exist,"
+            " or something else has this name"
         )
     return place
 
@@ -85,20 +85,20 @@ def check_place(dead_letter: str | os.PathLike[str], queue: str | os.PathLike[st
 def _can_be_queue(place: Path) -> bool:
     try:
         return (place if place.exists() else place.parent).is_dir()
-    except OSError:  # it is said when a message is moved
+    except OSError:  # moving a message will report it
         return True
 
 
 def fingerprint(place: Path) -> int:
-    """Return a hash of the path, never 0: members have to agree on it."""
+    """Return a hash of the path, never 0. All members must have the same."""
     text = os.fsencode(place)
     return int(lib.ac_checksum(text, len(text))) << 32 | len(text) << 1 | 1
 
 
-class Leaving:
-    """Moves messages of a member to the dead-letter queue, in a thread, many at a time.
+class DeadLetterMover:
+    """Moves messages of a member to the dead-letter queue, in a thread and in batches.
 
-    It opens and closes the queue each time, because members in other processes need it, too.
+    It opens and closes the queue for each batch, because members in other processes need it, too.
     """
 
     def __init__(self, place: Path, queue: Path, group: str, max_deliver: int, mode: int) -> None:
@@ -116,7 +116,7 @@ class Leaving:
         self._idle.set()
 
     def put(self, delivery: Delivery[Any], error: str | None) -> None:
-        """Take over a delivery that must not be delivered again. Never blocks."""
+        """Accept a message that must not be delivered again. Never blocks."""
         with self._lock:
             known = self._not_moved.pop(delivery.seq, None)
             text = known if error is None else str(error)[:_ERROR_MAX]
@@ -127,14 +127,14 @@ class Leaving:
             in_thread(self._run)
 
     def finish(self) -> None:
-        """Wait until everything was moved or given back."""
+        """Wait until every message was moved or given back."""
         self._idle.wait()
 
     def _run(self) -> None:
         while batch := self._next_batch():
             try:
                 self._move(batch)
-            except Exception:  # noqa: BLE001 - what was not moved comes again when its lease ends
+            except Exception:  # noqa: BLE001 - a message that was not moved comes again later
                 _log.exception("%s: dead letters were not moved", printable(str(self._queue)))
 
     def _next_batch(self) -> list[tuple[Delivery[Any], str | None]]:
@@ -153,7 +153,7 @@ class Leaving:
             ) as writer:
                 known = self._known_causes(batch)
                 for delivery, error in batch:
-                    # The others wait for the lock of the queue: whose it is now, it stays.
+                    # Extend the lease first: waiting for the lock of this queue may have taken long.
                     if delivery._hold() and not is_known(delivery.message, known):
                         self._append(writer, delivery, error)
                     moved.add(delivery.seq)
@@ -161,7 +161,7 @@ class Leaving:
         except ChronicleError as failure:
             moved.clear()
             _log.error(
-                "%s: %d messages of group %r cannot be moved to %s, and are tried again later: %s",
+                "%s: %d messages of group %r cannot be moved to %s and will be tried again: %s",
                 printable(str(self._queue)),
                 len(batch),
                 self._group,
@@ -178,9 +178,9 @@ class Leaving:
             _acknowledge(delivery, delivery.seq in moved)
 
     def _known_causes(self, batch: list[tuple[Delivery[Any], str | None]]) -> set[tuple[int, int]]:
-        """Return which of these this group already moved.
+        """Return the causes of the dead letters of this group, if one of the batch may be among them.
 
-        Another group of the same queue may have the same dead-letter queue, and its own failures.
+        Other groups may use the same dead-letter queue for their own failures.
         """
         if all(delivery.attempt <= self._max_deliver for delivery, _ in batch):
             return set()
@@ -228,5 +228,7 @@ def is_known(message: Message[Any], known: Container[tuple[int, int]]) -> bool:
 def _acknowledge(delivery: Delivery[Any], moved: bool) -> None:
     try:
         delivery._move(moved)
-    except ChronicleError as error:  # another member has it by now, and finds what we did
+    except (
+        ChronicleError
+    ) as error:  # another member has the message now, and will find the dead letter
         _log.info("%s", error)
