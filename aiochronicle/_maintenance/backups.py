@@ -30,6 +30,7 @@ from aiochronicle._core.reader import Reader, open_reader
 from aiochronicle._files import read_small_file, sync_directory
 from aiochronicle._layout import (
     CONTROL,
+    GROUP_SUFFIX,
     POSITION_SUFFIX,
     READERS,
     SCHEMA,
@@ -228,6 +229,7 @@ class _Work:
         self._progress = progress
         self._owner = Owner.of((source / CONTROL).stat())
         self._readers: dict[str, Owner] = {}
+        self._groups: list[str] = []
         self._left_out: dict[str, str] = {}
         self._readers_mode = 0o700
         self._done = self._total = self._copied = 0
@@ -286,6 +288,7 @@ class _Work:
             directory_mode=self._source.stat().st_mode & 0o7777,
             readers_mode=self._readers_mode,
             readers=self._readers,
+            groups=self._groups,
             left_out=self._left_out,
             corrupt=corrupt,
             segments=stamps,
@@ -416,6 +419,8 @@ class _Work:
                 content, moved = encode_position(slot), moved + 1
             write_file(target / name, content[:FILE_BYTES], mode=_MODE)
             self._readers[name] = Owner.of(status)
+            if (readers / (name.removesuffix(POSITION_SUFFIX) + GROUP_SUFFIX)).exists():
+                self._groups.append(name)
         sync_directory(target)
         return len(self._readers), moved
 

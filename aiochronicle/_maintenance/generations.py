@@ -102,6 +102,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     directory_mode: int
     readers_mode: int = 0o700
     readers: dict[str, Owner]
+    groups: list[str] = []  # of these, the positions of groups
     left_out: dict[str, str] = {}  # readers whose positions could not be read, and why
     corrupt: int = 0
     segments: dict[int, Stamp]

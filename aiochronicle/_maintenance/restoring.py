@@ -21,7 +21,9 @@ from aiochronicle._core.reader import open_reader
 from aiochronicle._files import read_small_file, sync_directory
 from aiochronicle._layout import (
     CONTROL,
+    GROUP_SUFFIX,
     JAVA_TABLE,
+    POSITION_SUFFIX,
     READERS,
     SCHEMA,
     SETTINGS,
@@ -225,12 +227,19 @@ def _fill(
         _allocate(part / last, manifest.segment_size)
     progress(BackupProgress(step="copy", bytes=total, bytes_total=total))
     readers = _copy_positions(backup / READERS, part / READERS, list(manifest.readers))
+    for name in manifest.groups:
+        if name in manifest.readers:  # the name is a group's; its next member creates the rest
+            write_file(part / READERS / _group_file(name), b"\0", mode=_MODE)
     describe = partial(describe_copy, backup, part, end, manifest.next_seq, mode=_MODE)
     describe(0, 0, new_id=True)  # for reading; the final description follows
     corrupt, newest = _verify(part, end, manifest, progress)
     describe(*newest, new_id=new_id)
     _give(part, manifest)
     return readers, corrupt
+
+
+def _group_file(position: str) -> str:
+    return position.removesuffix(POSITION_SUFFIX) + GROUP_SUFFIX
 
 
 def _give(part: Path, manifest: Manifest) -> None:
@@ -243,6 +252,8 @@ def _give(part: Path, manifest: Manifest) -> None:
     if readers.is_dir():
         for name, of_reader in manifest.readers.items():
             of_reader.give(readers / name)
+            if name in manifest.groups:
+                of_reader.give(readers / _group_file(name))
         msgspec.structs.replace(owner, mode=manifest.readers_mode).give(readers)
         sync_directory(readers)
     msgspec.structs.replace(owner, mode=manifest.directory_mode).give(part)

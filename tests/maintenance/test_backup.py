@@ -26,6 +26,7 @@ from aiochronicle import (
     forget_reader,
     inspect,
     list_backups,
+    list_groups,
     list_readers,
     open_group,
     open_reader,
@@ -622,3 +623,26 @@ def test_another_user_may_back_up_what_it_may_read(tmp_path: Path) -> None:
     backup(base / "again", base / "backups")
     restore(base / "backups", base / "theirs")
     assert (base / "theirs" / "control.meta").stat().st_uid == 4321
+
+
+def test_a_group_is_restored_as_a_group(tmp_path: Path) -> None:
+    """It goes on where it was; its name does not become a reader's."""
+    with open_writer(tmp_path / "q") as writer:
+        for i in range(5):
+            writer.append(b"%d" % i)
+        with open_group(tmp_path / "q", "workers") as group:
+            for delivery in group.take_batch(3):
+                delivery.ack()
+        open_reader(tmp_path / "q", "audit").close()
+    backup(tmp_path / "q", tmp_path / "backups")
+    restore(tmp_path / "backups", tmp_path / "restored")
+    assert [one.name for one in list_readers(tmp_path / "restored")] == ["audit", "workers"]
+    assert [one.name for one in list_groups(tmp_path / "restored")] == ["workers"]
+    with pytest.raises(aiochronicle.errors.ReaderBusy):
+        open_group(tmp_path / "restored", "audit")
+    with open_group(tmp_path / "restored", "workers") as group:
+        assert group.info().pending == 2
+        deliveries = group.take_batch()
+        assert [delivery.message.payload for delivery in deliveries] == [b"3", b"4"]
+        for delivery in deliveries:
+            delivery.ack()
