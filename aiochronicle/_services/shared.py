@@ -4,6 +4,8 @@
     TOPIC/queue/WRITER/   the queue of one writer, with READY
     TOPIC/readers/NAME    the name of a reader, or of a group if the content is "group"; every queue
                           of the topic keeps a position for it
+    TOPIC/readers/.NAME.turns
+                          of a group with order="key": csrc/group_turns.c
 
 A queue has one writer. Here every process opens its own queue and none waits for a lock, so ``append`` costs
 the same as on a plain queue. ``TopicReader`` follows the queues as one stream.
