@@ -126,7 +126,7 @@ export function drawTopology(place, all, stalls, open) {
   }
   for (const node of nodes.values()) {
     const name = svg("text", { x: node.x + 10, y: node.y + 17 });
-    name.textContent = middle(node.title, 25);
+    name.textContent = node.kind === "queue" ? middle(node.title, 25) : short(node.title, 25);
     const below = svg("text", { x: node.x + 10, y: node.y + 32, class: "small" });
     below.textContent = short(caption(node), 29);
     const hint = svg("title"); hint.textContent = `${node.title}\n${caption(node)}`;
