@@ -24,9 +24,9 @@
  *        CLAIMED  -> CLAIMED  a member that finds the tick past or the owner dead      (attempt + 1)
  *        older lap-> CLAIMED  a slot of an earlier lap is free: its message is before the mark
  *
- *    No member keeps a list of deadlines, or of messages that were acknowledged out of order. A sorted one (sortedcontainers, on
- *    the Python side) was tried and left out: a slot is found by its seq, the mark passes over what is DONE, and looking through a
- *    window for what came back happens every few ms at most, and reads 8 bytes per message.
+ *    Members keep no sorted lists of deadlines or of out-of-order acknowledgements. Such lists (sortedcontainers, in
+ *    Python) were measured and left out: a slot is found by its seq, the mark moves over DONE slots, and the scan for
+ *    messages that came back runs every few ms at most and reads 8 bytes per message.
  *
  *    The owner settles a claim by the whole word that it got. If another has it by now, the attempt or the owner
  *    differs; if it has itself again, the tick does. So a late ack is refused.

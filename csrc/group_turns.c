@@ -1,39 +1,38 @@
-/* Turns: messages of one key one at a time, and in order, over all queues of a topic with many writers.
+/* Turns: over all queues of a topic with many writers, messages of one key are delivered in order, one at a time.
  *
- * Each queue of the topic has its group, its slots and its mark: group.c says how, and all of it holds here, too. What
- * the queues share is one word per key. A key is a number below 65536, a hash of what the user's function gave: two
- * keys with one number wait for each other as if they were one.
+ * Each queue of the topic has its own group, with slots and a mark; the rules at the head of group.c hold. The queues
+ * share one word per key. A key is a number below 65536, a hash of what the user's function returned. Two keys with the
+ * same number wait for each other.
  *
  * 1. Files. TOPIC/readers/.NAME.turns, mapped by every member:
  *
  *        0       header
- *        4096    ids of queues: a queue is known here by the index of its id
- *        135168  heads: a word per key, (index + 1) << 48 | seq of the message whose turn it is, or that had it last
+ *        4096    ids of queues; the file refers to a queue by the index of its id
+ *        135168  heads: per key, (index + 1) << 48 | seq of the message whose turn it is, or that had the last turn
  *
- * 2. The rules. Each is one compare-and-swap, and nobody owns a word: a process that is killed is before or after it,
- *    and leaves nothing to be freed.
+ * 2. Rules. Each change is one compare-and-swap, and no member owns a word: a kill leaves nothing to be freed.
  *
- *      - A message is claimed only by who has seen that it is the head of its key.
- *      - A head is replaced only by who has seen that its message is DONE, in the slots of its queue.
+ *      - A member claims a message only if it has seen that the message is the head of its key.
+ *      - A member replaces a head only if it has seen that the head's message is DONE, in the slots of its queue.
  *
- *    So of one key only the head is ever CLAIMED. A member that saw the head, and is slow to claim it, does no
- *    harm: were the head another one by now, the message would be DONE, and the claim would fail. DONE is final: so a head that was
- *    replaced never comes back. tests/models/turns.pml has it.
+ *    So only the head of a key can be CLAIMED. A member may see the head and claim it late: if another message is the
+ *    head by then, the first one is DONE, and the claim fails. DONE is final, so a head that was replaced does not
+ *    come back. The model is tests/models/turns.pml.
  *
- * 3. Order. Who finds the head DONE passes everything that there is, in all queues, until the oldest message of the key
- *    that is not DONE stays the same: by timestamp, then by index; within a queue timestamps do not go back. The last look
- *    came after it was seen: so an older message that was there before it was appended is not overtaken by it. If the
- *    window of a queue is full, there may be older ones of the key beyond it: then nothing is taken that is newer than
- *    the last message passed there. The oldest of all messages in the windows is never held up by that, so the window
- *    moves.
+ * 3. Order. A member that finds the head DONE passes all available messages of all queues, and repeats that until the
+ *    oldest message of the key that is not DONE stays the same: by timestamp, then by index. Timestamps of a queue
+ *    never decrease. The last pass began after this message was seen, so it does not overtake an older one that was
+ *    appended before it. If the window of a queue is full, older messages of the key may be beyond it: then no message
+ *    is chosen that is newer than the last one passed in that queue. This never stops the oldest message of all
+ *    windows, so the windows move.
  *
- * 4. A queue that this member has not joined: whether its message is DONE is read from its files, by the owner of this handle
- *    (ac_turns_unknown, ac_turns_settle). When a queue is gone, with what it had, ac_turns_forget takes its heads
- *    and its index back. An index may be there twice if two members look for a free one while another is taken back: it
- *    does no harm, because it is ids that are compared.
+ * 4. Queues that this member has not joined. The owner of the handle has their files read, to see whether a head is
+ *    DONE (ac_turns_unknown, ac_turns_settle). If a queue is gone, ac_turns_forget removes its heads and frees its
+ *    index. A queue may get two indexes if one is freed while two members look for a free one. That is harmless,
+ *    because ids are compared.
  *
- * 5. The file is locked, shared, as long as it is mapped. Who opens it and finds nobody there starts it over: all
- *    claims are of members that are gone. */
+ * 5. A shared lock on the file is held as long as it is mapped. A member that opens the file and finds no lock starts
+ *    over with an empty file: all earlier claims are of members that are gone. */
 #include "group_turns.h"
 
 #include "error.h"
@@ -356,8 +355,8 @@ void ac_turns_note_missing(ac_group_t *group, uint64_t seq) {
 
 /* ---- whose turn it is ---- */
 
-/* Passes what is in all queues by now. AC_E_INTERRUPTED: the user's function failed. Other errors are those of one queue, and are
- * raised when something is taken from there. */
+/* Passes all available messages of all queues. AC_E_INTERRUPTED: the user's function failed. Another error concerns one
+ * queue, and is raised when a message is taken from that queue. */
 static int pass_everything(ac_turns_t *turns, ac_error_t *err) {
     for (ac_group_t *group = turns->first; group; group = group->next_joined) {
         if (ac_group_check_open(group, err) != AC_OK) continue;
