@@ -45,7 +45,15 @@ from aiochronicle.errors import (
     WriterPoisoned,
 )
 
-__all__ = ["from_engine"]
+__all__ = [
+    "GRANT_ADVICE",
+    "JAVA_LOCK_ADVICE",
+    "POSITIONS_ADVICE",
+    "READABLE_ADVICE",
+    "READ_ONLY_ADVICE",
+    "TAILER_ADVICE",
+    "from_engine",
+]
 
 # By the engine's codes, AC_E_* in csrc/aiochronicle.h.
 _BY_CODE: dict[int, type[ChronicleError]] = {
@@ -99,12 +107,19 @@ AHEAD_ADVICE = (
     "Nothing was written. Check that the timestamp is in nanoseconds since 1970 and that the clock is right,"
     " or raise max_ahead_s."
 )
+READ_ONLY_ADVICE = "The file system is mounted read-only; a reader without a name can read it."
+POSITIONS_ADVICE = "A reader without a name needs no permission there."
+READABLE_ADVICE = "It is readable but not writable, which is enough for a reader without a name."
+GRANT_ADVICE = (
+    "Its owner can grant access: open_writer(mode=...) for the queue, chmod for the directories above"
+    " it."
+)
 
 
 def _permission_advice(path: str, errno: int) -> str:
     """Return advice that names the file's owner and mode, and what is still possible."""
     if errno == EROFS:
-        return "The file system is mounted read-only; a reader without a name can read it."
+        return READ_ONLY_ADVICE
     place, found = _find_visible_parent(path)
     if found is None:
         return AccessDenied.advice
@@ -113,15 +128,10 @@ def _permission_advice(path: str, errno: int) -> str:
         f" with mode 0{stat.S_IMODE(found.st_mode):o}; this process is uid {os.geteuid()}."
     )
     if _is_about_positions(path):
-        return f"{owner} A reader without a name needs no permission there."
+        return f"{owner} {POSITIONS_ADVICE}"
     if place == path and _can_read(path, found.st_mode):
-        return (
-            f"{owner} It is readable but not writable, which is enough for a reader without a name."
-        )
-    return (
-        f"{owner} Its owner can grant access: open_writer(mode=...) for the queue, chmod for the"
-        " directories above it."
-    )
+        return f"{owner} {READABLE_ADVICE}"
+    return f"{owner} {GRANT_ADVICE}"
 
 
 def _find_visible_parent(path: str) -> tuple[str, os.stat_result | None]:

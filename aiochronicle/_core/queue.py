@@ -29,6 +29,7 @@ from aiochronicle._core.live_settings import (
     to_engine,
     to_toml,
 )
+from aiochronicle._core.position_files import damaged_positions
 from aiochronicle._core.reader import Reader, open_reader, unix_ns
 from aiochronicle._core.stream import Lag
 from aiochronicle._core.verifying import VerifyReport, check_records
@@ -304,7 +305,7 @@ def seek_reader(
 
     ``to`` is a seq, a time, "first" or "last". If the message with that seq was removed, the reader moves to
     the oldest one. InvalidArgument if the seq is beyond the end, or the time in the future. ReaderNotFound if
-    there is no such reader, unless ``create``.
+    there is no such reader, unless ``create``; PositionCorrupt if its position is damaged.
 
     ReaderBusy if the reader is open. With ``force`` the open reader raises PositionRevoked, its commits
     have no effect, and it resumes at the new place when it is opened again. Whether a tailer of a Java
@@ -317,15 +318,18 @@ def seek_reader(
     check_name("name", name)
     known = [reader.name for reader in list_readers(path)]
     if name not in known and not create:
+        for damaged, damage in damaged_positions(Path(os.fsdecode(encode_path(path)))):
+            if damaged == name:
+                raise damage
         detail = f"the queue has no reader {name!r}; it has {', '.join(known) or 'none'}"
         raise ReaderNotFound(detail, path=os.fsdecode(encode_path(path)))
-    with open_reader(path, start=to) as probe:
+    with open_reader(path, start=to, on_corrupt="skip") as probe:
         place = probe.position
         seq = probe.seq_at(place) or 0
         if not isinstance(to, str):
             _refuse_beyond_end(probe, to)
     try:
-        with open_reader(path, name, start=to) as reader:
+        with open_reader(path, name, start=to, on_corrupt="skip") as reader:
             place = reader.position
             seq = reader.seq_at(place) or 0
             reader.commit_position(place)

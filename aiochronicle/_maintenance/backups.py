@@ -202,9 +202,9 @@ def _refuse_other(root: Path, before: tuple[int, Manifest], queue_id: int, sourc
     if queue_id == 0:  # another program wrote the queue, and assigned no id
         same &= before[1].queue == utf8_name(os.path.abspath(source))
     if not same:
+        named = f", id {before[1].queue_id:016x}" if before[1].queue_id else ""
         raise BackupError(
-            f"the directory has backups of another queue ({before[1].queue}, id"
-            f" {before[1].queue_id:016x})",
+            f"the directory has backups of another queue ({before[1].queue}{named})",
             path=str(root),
             advice="Nothing was changed. Use one directory for each queue. A queue that was restored with a"
             " new id counts as another queue.",

@@ -125,7 +125,8 @@ def locked(directory: Path, *, make: bool) -> Generator[None]:
         status = directory.stat()
         if status.st_uid not in (0, os.geteuid()):
             detail = f"the directory belongs to uid {status.st_uid}, who could replace its content"
-            raise AccessDenied(detail, path=str(directory), advice="Use a directory of your own.")
+            advice = "Run this as that user, or use a directory of your own."
+            raise AccessDenied(detail, path=str(directory), advice=advice)
         fd = os.open(directory / LOCK, flags, 0o600)
     except FileNotFoundError as error:
         raise BackupNotFound("there are no backups", path=str(directory)) from error

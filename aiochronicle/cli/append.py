@@ -13,7 +13,7 @@ from aiochronicle import Registry, Writer
 from aiochronicle.cli.arguments import Json, QueuePath, Seconds
 from aiochronicle.cli.exits import NOT_FOUND, Refused
 from aiochronicle.cli.finding import is_queue
-from aiochronicle.cli.output import Output
+from aiochronicle.cli.output import Output, say
 from aiochronicle.cli.units import seq_text
 from aiochronicle.errors import QueueNotFound, SchemaNotFound
 
@@ -79,24 +79,31 @@ def append(
     with aiochronicle.open_writer(queue, lock_timeout=lock_timeout) as writer:
         send = _sender(writer, queue, type_, _options(key, header))
         count, first, last = 0, None, None
-        for payload in _payloads(texts, file):
-            last = send(payload)
-            first = last if first is None else first
-            count += 1
-        if flush:
-            writer.flush_now()
         form = writer.format
+        try:
+            for payload in _payloads(texts, file):
+                last = send(payload)
+                first = last if first is None else first
+                count += 1
+            if flush:
+                writer.flush_now()
+        except BaseException:
+            if count:
+                say(f"{queue}: {_appended(count, first, last, form)} before this:")
+            raise
     out = Output(as_json=json)
     if json:
         out.json({"path": str(queue), "messages": count, "first_seq": first, "last_seq": last})
     elif count == 0:
         out.line("nothing was appended")
     else:
-        out.line(
-            f"appended {count:,} messages, seq {seq_text(first, form)} to {seq_text(last, form)}"
-            if count > 1
-            else f"appended seq {seq_text(first, form)}"
-        )
+        out.line(_appended(count, first, last, form))
+
+
+def _appended(count: int, first: int | None, last: int | None, form: str) -> str:
+    if count == 1:
+        return f"appended seq {seq_text(first, form)}"
+    return f"appended {count:,} messages, seq {seq_text(first, form)} to {seq_text(last, form)}"
 
 
 def _explain(queue: Path) -> None:
@@ -161,9 +168,7 @@ def _sender(
             made = decode(payload)
         except (msgspec.MsgspecError, ValueError) as error:
             shown = payload[:80].decode("utf-8", "backslashreplace")
-            raise Refused(
-                f"not a {wanted}: {error}: {shown}. What came before it was appended."
-            ) from None
+            raise Refused(f"not a {wanted}: {error}: {shown}. It was not appended.") from None
         return writer.append(entry.codec.encode(made), type_id=entry.type_id, **options)
 
     return send

@@ -12,6 +12,7 @@ from aiochronicle._base.printable import printable
 from aiochronicle._layout import BUS_CONFIGURATION
 from aiochronicle._services.settings import load_settings
 from aiochronicle._services.trusted import owners_of
+from aiochronicle.cli.advice import in_commands
 from aiochronicle.cli.arguments import Directory, Json, QueuePath, path_argument
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.exits import DAMAGED, NOT_FOUND, Refused
@@ -154,9 +155,12 @@ def _tell(out: Output, report: RepairReport) -> None:
         state = ("would repair" if report.dry_run else "repaired") if one.fixed else "left"
         style = "green" if one.fixed else "red"
         out.line(
-            Text.assemble((f"{state}: ", style), f"{printable(one.path)}: {printable(one.detail)}")
+            Text.assemble(
+                (f"{state}: ", style),
+                f"{printable(one.path)}: {printable(in_commands(one.detail))}",
+            )
         )
-        out.line(f"  {one.remedy}")
+        out.line(f"  {in_commands(one.remedy)}")
         if one.set_aside is not None:
             out.line(f"  set aside: {one.set_aside}")
     if not report.findings:

@@ -52,6 +52,6 @@ def status_of(error: BaseException) -> int:
         return NOT_FOUND
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):  # whatever was being written
         return DISK_FULL
-    if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM):
+    if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS):
         return DENIED
     return next((status for kinds, status in _KINDS if isinstance(error, kinds)), FAILED)

@@ -227,6 +227,8 @@ def replay(
                 f"{path}: messages of a Java queue have neither times nor ids, which replay needs; make a"
                 " native queue of it with aioc convert."
             )
+    if speed is not None and not 0 < speed < float("inf"):
+        raise Refused(f"--speed {speed:g}: give a positive number, or leave it out")
     _refuse_inside(source, target)
     began_s = time.monotonic()
     count = aiochronicle.run(_replay(source, target, start, end, speed))

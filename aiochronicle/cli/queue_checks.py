@@ -99,6 +99,9 @@ def check_queue(queue: Path) -> Iterator[Finding]:
         files = ", ".join(segment_name(number) for number in sorted(missing)[:_NAMED])
         files += " …" if len(missing) > _NAMED else ""
         yield finding("missing-segments", queue, files=files, queue=named)
+    if _lacks_end(queue, info) and _lacks_end(queue, aiochronicle.inspect(queue)):
+        file = segment_name(info.last_segment)
+        yield finding("missing-end", queue, end=info.current_segment, file=file, queue=named)
     writer = info.writer
     if writer is not None and writer.state == "died":
         command = writer.command or "unknown"
@@ -130,6 +133,16 @@ def _missing_segments(queue: Path) -> set[int]:
     """Return the numbers of missing segments between existing ones."""
     found = {int(match[1]) for one in queue.iterdir() if (match := SEGMENT.fullmatch(one.name))}
     return set(range(min(found), max(found))) - found if found else set()
+
+
+def _lacks_end(queue: Path, info: aiochronicle.QueueInfo) -> bool:
+    """Return whether the segment in which a native queue ended is missing."""
+    return (
+        info.format == "native"
+        and info.segments > 0
+        and info.current_segment > info.last_segment
+        and not (queue / segment_name(info.current_segment)).exists()
+    )
 
 
 def _orphaned_replies(queue: Path) -> Iterator[Finding]:

@@ -210,6 +210,13 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
         "segments are missing between others: {files}",
         "aioc repair {queue} --backup DIR takes them from a backup; aioc verify {queue} counts what is lost.",
     ),
+    "missing-end": (
+        "error",
+        "missing-segments",
+        "its last segments are missing: it ended in segment {end}, the last file is {file}",
+        "Move it away and restore it from a backup, with aioc restore; or give up what is lost: aioc repair"
+        " {queue} --salvage.",
+    ),
     "recovered": (
         "note",
         "recovered",
