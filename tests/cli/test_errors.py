@@ -52,7 +52,7 @@ def test_a_read_only_file_system(root: Path, small: Path) -> None:
     queue = copied(root, small)
     other = root / "plain"
     subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-    for command in (
+    commands: list[list[str | Path]] = [
         ["append", queue, "x"],
         ["readers", "forget", queue, "risk"],
         ["readers", "reset", queue, "risk"],
@@ -63,7 +63,8 @@ def test_a_read_only_file_system(root: Path, small: Path) -> None:
         ["export", other, small / "x.csv"],
         ["convert", other, small / "java"],
         ["replay", other, small / "copies"],
-    ):
+    ]
+    for command in commands:
         assert "Read-only file system" in refused(6, *command)
     for command in (["info"], ["verify"], ["tail"], ["readers"], ["repair", "--dry-run"]):
         assert aioc(command[0], queue, *command[1:]).status == 0
@@ -84,7 +85,7 @@ def test_a_full_disk(root: Path, small: Path, tmp_path: Path) -> None:
     (count,) = re.findall(r"appended ([\d,]+) messages, seq 1 to ", done.err)
     with open_reader(small / "q", start="first") as reader:
         assert sum(1 for _ in reader) == 1 + int(count.replace(",", ""))
-    for command in (
+    commands: list[list[str | Path]] = [
         ["append", small / "new", "x", "--create"],
         ["backup", root / "trades", small / "backups"],
         ["restore", tmp_path / "backups", small / "again"],
@@ -92,7 +93,8 @@ def test_a_full_disk(root: Path, small: Path, tmp_path: Path) -> None:
         ["export", root / "trades", small / "x.parquet"],
         ["convert", root / "trades", small / "java"],
         ["replay", root / "trades", small / "copies"],
-    ):
+    ]
+    for command in commands:
         said = refused(7, *command)
         assert "No space left" in said
         assert "append" not in said.removeprefix("aioc: ")
@@ -115,7 +117,7 @@ def test_another_user(root: Path, tmp_path: Path) -> None:
     look("repair", str(queue), "--dry-run")
     look("retention", str(queue))
     look("append", str(queue), "x")
-    for command in (
+    commands: list[list[str | Path]] = [
         ["append", queue, "x"],
         ["readers", "reset", queue, "risk"],
         ["readers", "forget", queue, "risk"],
@@ -125,7 +127,8 @@ def test_another_user(root: Path, tmp_path: Path) -> None:
         ["tail", closed],
         ["append", closed, "x"],
         ["append", tmp_path / "new", "x", "--create"],
-    ):
+    ]
+    for command in commands:
         status, said = run_as(STRANGER, partial(look, *map(str, command)))
         assert status == 6, said
         assert "ermission denied" in said
@@ -154,11 +157,12 @@ def test_a_topic_with_many_writers_is_no_queue(tmp_path: Path) -> None:
 def test_a_queue_in_use(tmp_path: Path, root: Path) -> None:
     queue = copied(root, tmp_path)
     with open_writer(queue), open_reader(queue, "risk"):
-        for command in (["append", queue, "x"], ["repair", queue]):
+        commands: list[list[str | Path]] = [["append", queue, "x"], ["repair", queue]]
+        for command in commands:
             assert "aioc who" in refused(4, *command)
-        for command in (["forget"], ["reset"], ["seek"]):
-            to = ["last"] if command == ["seek"] else []
-            assert "use --force" in refused(4, "readers", *command, queue, "risk", *to)
+        for verb in ("forget", "reset", "seek"):
+            to = ["last"] if verb == "seek" else []
+            assert "use --force" in refused(4, "readers", verb, queue, "risk", *to)
 
 
 def test_damage(root: Path, tmp_path: Path) -> None:
@@ -183,8 +187,8 @@ def test_damage(root: Path, tmp_path: Path) -> None:
 def test_a_reader_with_a_damaged_position_is_not_missing(root: Path, tmp_path: Path) -> None:
     queue = copied(root, tmp_path)
     (queue / "readers" / "audit.meta").write_bytes(b"?" * 96)
-    for command in (["reset", queue, "audit"], ["seek", queue, "audit", "first"]):
-        assert "aioc repair sets it aside" in refused(5, "readers", *command)
+    for verb, *to in (["reset"], ["seek", "first"]):
+        assert "aioc repair sets it aside" in refused(5, "readers", verb, queue, "audit", *to)
 
 
 def test_an_append_that_ends_early_says_how_far_it_came(root: Path, tmp_path: Path) -> None:
