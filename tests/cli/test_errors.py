@@ -66,8 +66,8 @@ def test_a_read_only_file_system(root: Path, small: Path) -> None:
     ]
     for command in commands:
         assert "Read-only file system" in refused(6, *command)
-    for command in (["info"], ["verify"], ["tail"], ["readers"], ["repair", "--dry-run"]):
-        assert aioc(command[0], queue, *command[1:]).status == 0
+    for verb, *more in (["info"], ["verify"], ["tail"], ["readers"], ["repair", "--dry-run"]):
+        assert aioc(verb, queue, *more).status == 0
 
 
 def test_a_full_disk(root: Path, small: Path, tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_a_full_disk(root: Path, small: Path, tmp_path: Path) -> None:
         said = refused(7, *command)
         assert "No space left" in said
         assert "append" not in said.removeprefix("aioc: ")
-    for command in ("info", "verify", "tail", "readers", "du", "doctor"):
-        assert aioc(command, small / "q").status == 0
+    for verb in ("info", "verify", "tail", "readers", "du", "doctor"):
+        assert aioc(verb, small / "q").status == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
