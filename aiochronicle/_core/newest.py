@@ -29,7 +29,9 @@ def start_of_newest(
             return _start_in_cycles(whole, info.next_seq, info.current_segment, count)
         end = info.next_seq
         lacks_end = info.current_segment > info.last_segment
-        if end == 0 or lacks_end:  # the queue is empty, or its newest records are damaged or missing
+        if (
+            end == 0 or lacks_end
+        ):  # the queue is empty, or its newest records are damaged or missing
             end = max((message.seq + 1 for message in whole.slice()), default=0)
         return max(0, end - count)
 

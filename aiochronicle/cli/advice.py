@@ -54,7 +54,7 @@ _READ_ONLY_IS_ENOUGH = "ls, info, tail, cat and export only read"
 
 # In place of advice, or of other words to programmers, that fits the path or errno.
 _WORDS = {
-    f"{errors.NotAQueue.advice} If it is one: ": "If this is a queue: ",
+    f"{errors.NotAQueue.advice} If it is a queue: ": "If this is a queue: ",
     CONTROL_ADVICE: (
         "Nothing was changed, and the messages are in the segments. aioc repair QUEUE recreates control.meta,"
         " with the id of the queue if it is given --backup DIR."
@@ -75,7 +75,7 @@ _WORDS = {
     GRANT_ADVICE: "Run aioc as its owner, or as root, or let the owner grant access with chmod.",
     "; use a larger segment_size": ", and a queue keeps the segment size that it was created with",
     "; choose another name, or close that one": ". End that process, or use --force",
-    '; restore what is missing, or open with recover="salvage"': "",
+    'open with recover="salvage"': "use aioc repair --salvage",
     "open it, go to the first message and commit": "aioc readers seek QUEUE READER first",
 }
 

@@ -188,7 +188,7 @@ def test_a_reader_with_a_damaged_position_is_not_missing(root: Path, tmp_path: P
     queue = copied(root, tmp_path)
     (queue / "readers" / "audit.meta").write_bytes(b"?" * 96)
     for verb, *to in (["reset"], ["seek", "first"]):
-        assert "aioc repair sets it aside" in refused(5, "readers", verb, queue, "audit", *to)
+        assert "aioc repair sets the file aside" in refused(5, "readers", verb, queue, "audit", *to)
 
 
 def test_an_append_that_ends_early_says_how_far_it_came(root: Path, tmp_path: Path) -> None:
