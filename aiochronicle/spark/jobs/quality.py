@@ -38,6 +38,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 LARGEST_NS = 2**63 - 1
 DAY_NS = 86_400 * 10**9
 PERCENTILES = {"delay_p50_ns": 50.0, "delay_p99_ns": 99.0, "delay_p999_ns": 99.9}
+SMALLEST_LIKELY_NS = 10**17  # 1973; of the present, microseconds are less
 
 _NEWEST = "part long, newest_ns long, first_delay_ns long"
 _PARTIALS = (
@@ -206,6 +207,12 @@ def _before_parts(
             running[source] = max(newest_ns[-1], row.newest_ns)
             if row.first_delay_ns is not None:
                 usual_ns.setdefault(source, row.first_delay_ns)
+    for source, newest in running.items():
+        if 0 < newest < SMALLEST_LIKELY_NS < usual_ns.get(source, 0):
+            raise InvalidArgument(
+                f"{rule.time} of {rule.type_name} is at most {newest} in {source}, and has to be nanoseconds"
+                " since 1970: it looks like milliseconds, or another unit"
+            )
     return [
         _Before(newest_ns=newest, usual_ns=usual_ns.get(part.source.name, 0))
         for part, newest in zip(parts, newest_ns, strict=True)

@@ -145,6 +145,19 @@ def test_delays_of_a_venue_whose_clock_is_ahead(
     plot_quality(rows, tmp_path / "quality.png")
 
 
+@pytest.mark.parametrize("unit", [1_000_000, 1_000])
+def test_a_venue_s_time_in_another_unit_is_refused(
+    spark: SparkSession, root: Path, rng: random.Random, unit: int
+) -> None:
+    """Venues send milliseconds: the delays were half a century."""
+    with aiochronicle.open_writer(root / "a", codec=Tick, segment_size=1 << 20) as writer:
+        for time_ns, tick in feed(rng, 20):
+            sent = msgspec.structs.replace(tick, venue_ns=tick.venue_ns // unit)
+            writer.send(sent, timestamp_ns=time_ns)
+    with pytest.raises(InvalidArgument, match=r"venue_ns of Tick .* has to be nanoseconds"):
+        quality(spark, str(root), messages="Tick", time="venue_ns")
+
+
 def test_a_delay_that_no_integer_can_hold_is_the_largest() -> None:
     times_ns = np.array([5, 5, 2**62, 0])
     venue_ns = np.array([-(2**63), 6, -(2**62) - 1, 2**63 - 1])
