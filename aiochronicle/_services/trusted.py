@@ -63,9 +63,9 @@ def refuse_foreign(
 ) -> None:
     """Raise AccessDenied unless a file or directory belongs to one of these users."""
     if status.st_uid not in owners:
-        what = "the symbolic link" if stat.S_ISLNK(status.st_mode) else "it"
-        trusted = ", ".join(map(str, sorted(owners)))
-        detail = f"{what} belongs to uid {status.st_uid}; only uids {trusted} are trusted here"
+        what = "is a symbolic link of" if stat.S_ISLNK(status.st_mode) else "belongs to"
+        trusted = " and ".join(f"user {owner}" for owner in sorted(owners))
+        detail = f"{what} user {status.st_uid}; only {trusted} may own it"
         raise AccessDenied(detail, path=os.fspath(path), advice=advice)
 
 
@@ -220,7 +220,7 @@ def _refuse_link(above: int, name: str, path: str) -> None:
     status = os.stat(name, dir_fd=above, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
         raise AccessDenied(
-            f"this is a symbolic link of uid {status.st_uid}; links are not followed here",
+            f"is a symbolic link of user {status.st_uid}; links are not followed here",
             path=path,
             advice="Nothing was opened. Remove the link, or bind-mount its target there instead.",
         )

@@ -72,7 +72,7 @@ def test_what_is_no_call_goes_to_its_own_handler(writer: Writer, reader: Reader[
 
 def test_a_name_has_one_handler(reader: Reader[Any]) -> None:
     reader.on("price")(lambda: None)
-    with pytest.raises(InvalidArgument, match="calls of price have a handler already"):
+    with pytest.raises(InvalidArgument, match="calls of price already have a handler"):
         reader.on("price")(lambda: None)
 
 
