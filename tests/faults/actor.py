@@ -1,4 +1,4 @@
-"""A program under test that is told what to do, step by step: a process of its own, which may die.
+"""Drive a program under test step by step, in a process of its own that may die.
 
     with Actor() as actor:
         actor.do("writer = open_writer(path)", path=str(queue))
@@ -7,11 +7,11 @@
         assert failure.errno == errno.EIO
         actor.kill()
 
-Values and failures come back as Python literals. Whatever the program does, the test lives on and
-says how the program ended.
+Values and failures come back as Python literals. Whatever the program does, the test survives and reports
+how the program ended.
 
-Programs are forked by a server that has imported everything and opened nothing: it has no threads,
-so a child of it is as good as a fresh process, and a tenth of a second cheaper.
+A server forks the programs. It has imported everything and opened nothing, so it has no threads: a child of
+it is as good as a fresh process, and starts a tenth of a second sooner.
 """
 
 import ast
@@ -49,7 +49,7 @@ from faults.oracle import payload
 class Failure(msgspec.Struct, frozen=True):
     """An exception in the program."""
 
-    kinds: tuple[str, ...]  # its class and the ones above it
+    kinds: tuple[str, ...]  # its class and the base classes
     text: str
     errno: int | None
     path: str | None
@@ -62,7 +62,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ActorFailed(AssertionError):
-    """A step that was to succeed raised; ``failure`` says what."""
+    """A step that should have succeeded raised ``failure``."""
 
     def __init__(self, step: str, failure: Failure) -> None:
         super().__init__(f"{step!r} gave {failure.kind}: {failure.text}")
@@ -103,10 +103,10 @@ def _server() -> _Server:
 
 
 class Actor:
-    """Starts the program, and ends it at the latest with the ``with`` block."""
+    """Starts the program, and ends it no later than the ``with`` block."""
 
     def __init__(self, *, inotify_instances: int | None = None) -> None:
-        """Start it; in a user namespace that has this many inotify instances, if that is given."""
+        """Start the program; if a number is given, in a user namespace with this many inotify instances."""
         self._own_server = None
         if inotify_instances is not None:
             limit = f"echo {inotify_instances} > /proc/sys/user/max_inotify_instances"
@@ -130,7 +130,7 @@ class Actor:
         return number
 
     def _wait(self, timeout_s: float) -> int | None:
-        """Return the exit code, or minus the signal; None if it goes on."""
+        """Return the exit code, or minus the signal; None while the program runs."""
         if self._ended is None:
             self._ended = self._number(timeout_s)
         return self._ended
@@ -143,22 +143,22 @@ class Actor:
         return outcome
 
     def fails(self, step: str, *, timeout_s: float = _TIMEOUT_S, **names: object) -> Failure:
-        """Run what has to raise; return the exception."""
+        """Run a step that must raise; return the exception."""
         outcome = self._step(step, timeout_s, names)
         assert isinstance(outcome, Failure), f"{step!r} raised nothing, but returned {outcome!r}"
         return outcome
 
     def attempt(self, step: str, *, timeout_s: float = _TIMEOUT_S, **names: object) -> Any:
-        """Run what may do either; return the value or the Failure."""
+        """Run a step that may succeed or raise; return the value or the Failure."""
         return self._step(step, timeout_s, names)
 
     def start(self, step: str, **names: object) -> None:
-        """Begin a step that takes its time; ``result`` waits for it."""
-        with contextlib.suppress(BrokenPipeError):  # how it died is said by whoever waits for it
+        """Start a long step without waiting for it; ``result`` waits."""
+        with contextlib.suppress(BrokenPipeError):  # `result` reports how the program died
             os.write(self._steps, ascii((step, names)).encode() + b"\n")
 
     def result(self, step: str, timeout_s: float = _TIMEOUT_S) -> Any:
-        """Wait for the step that was started."""
+        """Wait for the step that ``start`` began."""
         failed, value = ast.literal_eval(self._line(step, timeout_s))
         return Failure(*value) if failed else value
 
@@ -183,17 +183,17 @@ class Actor:
         return line.decode()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, most of the time into a step that was started."""
+        """Send a signal to the program, usually during a step that ``start`` began."""
         if self._wait(0) is None and self.pid is not None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Let it die by SIGKILL, and wait until it is gone."""
+        """Kill the program with SIGKILL and wait until it is gone."""
         self.signal(signal.SIGKILL)
         assert self._wait(_TIMEOUT_S) is not None, "it cannot be killed"
 
     def close(self) -> None:
-        """Let it end, or kill it."""
+        """Let the program end, or kill it."""
         if self._steps < 0:
             return
         os.close(self._steps)
@@ -238,7 +238,7 @@ def _perform(step: str, names: dict[str, Any]) -> object:
 
 
 def _literal(answer: tuple[bool, object]) -> str:
-    """Write it as the other side can read it; of an object that is no literal, its repr."""
+    """Return the value as a literal that the other side can parse; its repr if it is no literal."""
     text = ascii(answer)
     try:
         ast.literal_eval(text)
@@ -248,7 +248,7 @@ def _literal(answer: tuple[bool, object]) -> str:
 
 
 def perform_all(names: dict[str, Any], steps: int, answers: int) -> None:
-    """Perform steps until there are none."""
+    """Run steps until the input ends."""
     output = io.TextIOWrapper(os.fdopen(answers, "wb"), encoding="utf-8")
     with os.fdopen(steps, encoding="utf-8") as lines:
         for line in lines:
@@ -262,7 +262,7 @@ def perform_all(names: dict[str, Any], steps: int, answers: int) -> None:
 
 
 def _keep(names: dict[str, Any], steps: int, answers: int, status: int) -> NoReturn:
-    """Be the program's parent: tell its pid, wait for its end, and tell how it was."""
+    """Act as the program's parent: print its pid, wait for it, and print how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
@@ -281,7 +281,7 @@ def _keep(names: dict[str, Any], steps: int, answers: int, status: int) -> NoRet
 
 
 def serve(orders: socket.socket) -> None:
-    """Fork a program for each order, until the other side is closed."""
+    """Fork a program for each request, until the other side closes."""
     names: dict[str, Any] = {}
     exec(_PRELUDE, names)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -4,13 +4,13 @@
 MOUNTPOINT, and answers each read and write that the kernel sends. A loop device on top makes a disk
 of it. Device-mapper could fail blocks, too, but not every kernel has it; FUSE is nearly everywhere.
 
-Each line on standard input is an order, and is answered by a line on standard output when it holds:
+Each line on standard input is a request. A line on standard output confirms that it took effect:
 
 - a Plan: from now on reads and writes that touch one of its ranges fail with its errno;
-- a Snapshot: a copy of the disk at one moment, which is what a power cut leaves of it.
+- a Snapshot: a copy of the disk at one moment, as a power cut would leave it.
 
-At the end of standard input the program unmounts and removes what is in the directory of BACKING, so
-that a test run that was killed leaves nothing behind.
+At the end of standard input the program unmounts the disk and removes the contents of the directory of
+BACKING, so a killed test run leaves nothing behind.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ __all__ = ["Plan", "Snapshot", "serve"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What fails from now on: (start, end) in bytes of the disk."""
+    """The ranges that fail from now on: (start, end) in bytes of the disk."""
 
     unreadable: tuple[tuple[int, int], ...] = ()
     unwritable: tuple[tuple[int, int], ...] = ()
@@ -39,13 +39,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True):
-    """Copy the disk to this file. No request is answered meanwhile, so it is of one moment."""
+    """Copy the disk to this file. No request is answered during the copy, so it shows a single moment."""
 
     path: str
 
 
 class Request(NamedTuple):
-    """One message of the kernel."""
+    """One message from the kernel."""
 
     opcode: int
     unique: int
@@ -58,7 +58,7 @@ RELEASE, FSYNC, FLUSH, INIT, DESTROY = 18, 20, 25, 26, 38
 UNANSWERED = {2, 36, 42}  # forget, interrupt, batch_forget
 MAJOR, MINOR = 7, 31
 MAX_WRITE = 128 << 10
-FOPEN_DIRECT_IO = 1  # each read comes here: what is bad is seen at once
+FOPEN_DIRECT_IO = 1  # each read comes here, so a bad block fails at once
 _IN = struct.Struct("<IIQQIIIHH")
 _OUT = struct.Struct("<IiQ")
 _IO = struct.Struct("<QQIIQII")
@@ -80,7 +80,7 @@ def _touches(ranges: tuple[tuple[int, int], ...], offset: int, size: int) -> boo
 
 
 class Server:
-    """Answers the kernel and its owner, one request at a time."""
+    """Answers requests of the kernel and of its owner, one at a time."""
 
     def __init__(self, fuse: int, path: str) -> None:
         self._fuse = fuse
@@ -112,7 +112,8 @@ class Server:
         return True
 
     def _clean_up(self) -> None:
-        # Not waited for: unmounting writes to this disk. Never recursive: something may be mounted.
+        # Do not wait for this process: unmounting writes to this disk. Do not remove recursively: something
+        # may be mounted.
         steps = (
             "sleep 0.2; umount -l mnt* disk; rm -f disk backing image*; rmdir mnt*; cd /; rmdir {}"
         )

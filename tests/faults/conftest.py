@@ -10,7 +10,7 @@ from .devices import Disk, missing
 
 @pytest.fixture
 def disk() -> Iterator[Disk]:
-    """An empty ext4 file system whose blocks can be made to fail."""
+    """An empty ext4 file system on a disk whose blocks can be made to fail."""
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
@@ -20,6 +20,6 @@ def disk() -> Iterator[Disk]:
 
 @pytest.fixture
 def actor() -> Iterator[Actor]:
-    """A program that does what it is told."""
+    """A program that runs the steps that the test sends."""
     with Actor() as started:
         yield started

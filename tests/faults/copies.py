@@ -9,7 +9,7 @@ __all__ = ["WAYS", "copy_in_name_order", "hard_links"]
 
 
 def _copytree(source: Path, target: Path) -> None:
-    # Sockets of readers that are there just now are no part of a backup.
+    # The sockets of running readers are not part of a backup.
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.efd"))
 
 
@@ -29,9 +29,9 @@ WAYS: dict[str, Callable[[Path, Path], None]] = {"copytree": _copytree, "cp -a":
 
 
 def hard_links(source: Path, target: Path) -> None:
-    """Make a snapshot that takes no room: each file gets a second name.
+    """Make a snapshot of hard links, which takes no space.
 
-    Files under a temporary name may vanish while cp is at it; it is then started again.
+    Temporary files may vanish while cp runs; cp is then started again.
     """
     for _ in range(20):
         done = subprocess.run(
@@ -47,9 +47,9 @@ def hard_links(source: Path, target: Path) -> None:
 def copy_in_name_order(
     source: Path, target: Path, between: Callable[[str], None] | None = None
 ) -> None:
-    """Copy a directory that is in use, file by file, as rsync does it.
+    """Copy a directory in use, file by file, as rsync does.
 
-    ``between`` is called before each file with its name, and may have the queue go on.
+    ``between`` is called with the name of each file before it is copied; it may write to the queue.
     """
     target.mkdir(mode=0o700)
     for path in sorted(source.iterdir(), key=lambda path: path.name):

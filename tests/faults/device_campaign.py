@@ -1,7 +1,7 @@
-"""Random cases on a disk that fails: where the bad page is, and when the power is cut.
+"""Random cases on a failing disk: where the bad page is, and when the power is cut.
 
-The tests named after devices say what has to happen at chosen places. Here the place is any, and what
-has to hold is the same everywhere: a fault that passes costs nothing that was acknowledged.
+The tests in test_device_*.py state what must happen at chosen places. Here the place is random, and one rule
+holds everywhere: a temporary fault costs no acknowledged message.
 """
 
 import random
@@ -27,7 +27,7 @@ def _options(dice: random.Random) -> str:
 
 
 def _write(actor: Actor, queue: Path, dice: random.Random) -> int:
-    """Append messages, some of them flushed; perhaps there is a reader. Return how many."""
+    """Append messages, flush some of them, perhaps read some; return how many were appended."""
     count = dice.randint(50, 1500)
     actor.do(f"writer = open_writer(path, {_options(dice)})", path=str(queue))
     done = 0
@@ -43,7 +43,7 @@ def _write(actor: Actor, queue: Path, dice: random.Random) -> int:
 
 
 def _require_all(queue: Path, count: int) -> None:
-    """Recover the queue; every message is there and nothing was found wrong with it."""
+    """Recover the queue; check that every message is there and that recovery found no damage."""
     with Actor() as actor:
         actor.do("writer = open_writer(path)", path=str(queue))
         require(actor.do("writer.next_seq") == count, "next_seq is not {}", count)
@@ -54,7 +54,7 @@ def _require_all(queue: Path, count: int) -> None:
 
 
 def unreadable_page(disk: Disk, queue: Path, dice: random.Random) -> None:
-    """Open a queue of which one page, any one, cannot be read for a while."""
+    """Open a queue while one random page cannot be read."""
     with Actor() as actor:
         count = _write(actor, queue, dice)
         if dice.random() < 0.3:
@@ -71,7 +71,7 @@ def unreadable_page(disk: Disk, queue: Path, dice: random.Random) -> None:
     step = f"writer = open_writer(path, verify={dice.random() < 0.3})"
     with disk.unreadable(file, page), Actor() as actor:
         outcome = actor.attempt(step, path=str(queue))
-        if not isinstance(outcome, Failure):  # it did not need the page, which is as well
+        if not isinstance(outcome, Failure):  # fine: it did not need the page
             actor.attempt("writer.close()")
         actor.kill()
     disk.drop_caches()
@@ -83,7 +83,7 @@ def unreadable_page(disk: Disk, queue: Path, dice: random.Random) -> None:
 
 
 def damage_before_the_end(disk: Disk, queue: Path, dice: random.Random) -> None:
-    """Cut the power after a flush, and change one bit of any message before it."""
+    """Cut the power after a flush, and flip one bit of a random earlier message."""
     with Actor() as actor:
         count = _write(actor, queue, dice)
         durable = actor.do("writer.flush_now()")
@@ -99,7 +99,7 @@ def damage_before_the_end(disk: Disk, queue: Path, dice: random.Random) -> None:
 
 
 def failed_write_back(disk: Disk, queue: Path, dice: random.Random) -> None:
-    """Let write-back fail for a while; what is said to be durable afterwards is on the disk."""
+    """Let write-back fail for a while; what is reported as durable afterwards must be on the disk."""
     with Actor() as actor:
         count = _write(actor, queue, dice)
         durable = actor.do("writer.statistics().durable_seq")
@@ -128,7 +128,7 @@ def failed_write_back(disk: Disk, queue: Path, dice: random.Random) -> None:
 
 
 def copy_of_a_busy_queue(disk: Disk, queue: Path, dice: random.Random) -> None:
-    """Copy a queue file by file while its writer appends, at any moments; use the copy."""
+    """Copy a queue file by file, at random moments, while its writer appends; use the copy."""
     copy = disk.path / f"{queue.name}-copy"
     with Actor() as actor:
         count = _write(actor, queue, dice)
@@ -171,7 +171,7 @@ CASES: tuple[Callable[[Disk, Path, random.Random], None], ...] = (
 
 
 def run_case(disk: Disk, seed: int) -> str:
-    """Run the case that the seed stands for, in a queue of its own; return its name."""
+    """Run the case that the seed selects, in a queue of its own; return its name."""
     dice = random.Random(seed)
     case = dice.choice(CASES)
     queue = disk.path / f"queue-{seed}"
@@ -186,7 +186,7 @@ def run_case(disk: Disk, seed: int) -> str:
 
 
 def wait_for_write_back(disk: Disk, count: int, limit_s: float) -> float:
-    """Append without ever flushing; return after how many seconds all of it counts as durable."""
+    """Append without flushing; return the seconds until everything counts as durable."""
     queue = disk.path / "queue"
     step = f"""
 started = time.monotonic()

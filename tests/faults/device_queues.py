@@ -1,4 +1,4 @@
-"""Queues on disks that fail: made by a program that gets killed, and looked at by another one."""
+"""Queues on failing disks: one program writes them and is killed, another one checks them."""
 
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,12 @@ def segment(queue: Path, number: int) -> Path:
 
 
 def fill(actor: Actor, first: int, count: int) -> None:
-    """Have the actor's ``writer`` append messages whose payloads follow from their seqs."""
+    """Append messages with the actor's ``writer``; their payloads follow from their seqs."""
     actor.do(_FILL, first=first, count=count, salt=SALT)
 
 
 def make_killed(queue: Path, count: int, options: str, then: str = "") -> None:
-    """Write a queue and let the writer be killed; the kernel has everything."""
+    """Write a queue and kill its writer; the kernel has all of the data."""
     with Actor() as actor:
         actor.do(f"writer = open_writer(path, {options})", path=str(queue))
         fill(actor, 0, count)
@@ -58,7 +58,7 @@ def make_killed(queue: Path, count: int, options: str, then: str = "") -> None:
 
 
 def read(queue: Path, name: str | None = None, **options: Any) -> list[int]:
-    """Return the seqs of what a new program reads, each with its right payload."""
+    """Return the seqs that a new program reads, after checking each payload."""
     with Actor() as actor:
         actor.do(_READ, path=str(queue), name=name, options=options, salt=SALT)
         found = actor.do("found")
@@ -77,13 +77,13 @@ def recover(queue: Path) -> int:
 
 
 def offset_of(queue: Path, seq: int) -> tuple[int, int]:
-    """Tell in which segment, and at which offset, the record with this seq begins."""
+    """Return the segment and the offset of the record with this seq."""
     records = fmt.decode_queue(queue).records
     return next((number, record.offset) for number, record in records if record.seq == seq)
 
 
 def flip_a_bit(queue: Path, seq: int) -> None:
-    """Damage the payload of a message, as a disk does."""
+    """Damage the payload of a message, as a bad disk does."""
     assert payload(SALT, seq), "an empty payload has no bit"
     number, offset = offset_of(queue, seq)
     with segment(queue, number).open("r+b") as file:
@@ -94,5 +94,5 @@ def flip_a_bit(queue: Path, seq: int) -> None:
 
 
 def kept_aside(queue: Path) -> list[str]:
-    """Name what recovery has cut off and kept."""
+    """Return the names of the files in which recovery kept what it cut off."""
     return sorted(path.name for path in (queue / "recovered").glob("*"))

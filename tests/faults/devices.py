@@ -11,11 +11,11 @@
         with disk.power_cut() as image:         # what is on the disk now, mounted elsewhere
             ...
 
-What lies below the loop device is ``bad_disk``, which says what fails, and is asked for images: what it was
-given to write is on the disk, what the kernel still holds is not. No cache has to be dropped behind
-anybody's back, and nothing else on the machine notices.
+``bad_disk`` lies below the loop device. It decides which blocks fail, and it makes the images: what the
+kernel has written to it is on the disk, what the kernel still holds in memory is not. So no cache has to be
+dropped for an image, and nothing else on the machine is affected.
 
-Needs root, a loop device and /dev/fuse; ``missing`` tells what is not there.
+Needs root, a loop device and /dev/fuse; ``missing`` returns what is not there.
 """
 
 import os
@@ -43,7 +43,7 @@ _TESTS = Path(__file__).parents[1]
 
 
 def missing() -> str | None:
-    """Tell why there can be no disk here, or None if there can."""
+    """Return why no disk can be made here, or None if one can."""
     if os.geteuid() != 0:
         return "needs root, to mount a loop device"
     for path in ("/dev/loop-control", "/dev/fuse"):
@@ -71,7 +71,7 @@ def _run(*command: str | Path) -> str:
 
 
 def _unmount(path: Path) -> None:
-    """Unmount; a file that is still open, after a failed test, must not keep the device."""
+    """Unmount; a file that a failed test left open must not keep the device."""
     try:
         _run("umount", path)
     except OSError:
@@ -101,7 +101,7 @@ def tmpfs(where: Path, size: str) -> Iterator[Path]:
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    """Return the bytes of each file of a queue but its lock, which names who has tried it last."""
+    """Return the bytes of each file of a queue except its lock, which changes when a writer tries it."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
@@ -113,7 +113,7 @@ class Disk:
     """An ext4 file system at ``path``, on a disk of its own."""
 
     def __init__(self, directory: Path, daemon: subprocess.Popen[bytes]) -> None:
-        """Belong to ``make``."""
+        """Used by ``make`` only."""
         self.path = directory / "mnt"
         self._directory = directory
         self._disk = directory / "disk"
@@ -123,7 +123,7 @@ class Disk:
     @staticmethod
     @contextmanager
     def make(size_bytes: int = _SIZE_BYTES) -> Iterator["Disk"]:
-        """Make a disk and a file system on it, and take all of it away in the end."""
+        """Make a disk with a file system on it, and remove both at the end."""
         with ExitStack() as stack:
             directory = Path(tempfile.mkdtemp(prefix="aiochronicle-disk-", dir=in_memory()))
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -158,21 +158,21 @@ class Disk:
         self._answer("holds")
 
     def drop_caches(self) -> None:
-        """Have everything read from the disk again. Nobody may have a file open."""
+        """Drop the page cache of this disk, so that reads go to the disk. No file may be open."""
         _run("umount", self.path)
         _run("mount", "-o", "loop,noatime", self._disk, self.path)
         self._read_single_pages()
 
     def _read_single_pages(self) -> None:
-        """Have no page depend on its neighbours: reading ahead makes larger units of them."""
+        """Turn off read-ahead, which would make the fault of one page depend on its neighbours."""
         device = self.path.stat().st_dev
         queue = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue")
         (queue / "read_ahead_kb").write_text("0")
 
     def blocks(self, file: Path, start: int = 0, length: int | None = None) -> list[int]:
-        """Tell where on the disk the pages of a file are that hold these bytes.
+        """Return where on the disk the pages are that hold these bytes of a file.
 
-        Nothing is written back for that: what has no place on the disk yet is left out.
+        Nothing is written back for this: pages that have no place on the disk yet are left out.
         """
         end = file.stat().st_size if length is None else start + length
         first, last = start // PAGE, (end - 1) // PAGE
@@ -193,7 +193,7 @@ class Disk:
 
     @contextmanager
     def unreadable(self, file: Path, start: int = 0, length: int = 1) -> Iterator[None]:
-        """Have reads of the pages that hold these bytes of the file fail with EIO."""
+        """Let reads of the pages that hold these bytes of the file fail with EIO."""
         ranges = tuple((block, block + PAGE) for block in self.blocks(file, start, length))
         assert ranges, f"{file} has nothing on the disk at {start}"
         with self._failing(Plan(unreadable=ranges)):
@@ -201,16 +201,16 @@ class Disk:
 
     @contextmanager
     def unwritable(self, *files: Path) -> Iterator[None]:
-        """Have all that is written to these files fail, when it gets to the disk."""
+        """Let every write to these files fail when it reaches the disk."""
         ranges = tuple((block, block + PAGE) for file in files for block in self.blocks(file))
         with self._failing(Plan(unwritable=ranges)):
             yield
 
     @contextmanager
     def power_cut(self) -> Iterator[Path]:
-        """Mount what is on the disk at this moment somewhere else, and return where.
+        """Mount the present content of the disk somewhere else, and return where.
 
-        Whoever writes to the disk goes on and has no part in it.
+        Running writers are not affected.
         """
         self._images += 1
         image = self._directory / f"image{self._images}"
@@ -223,7 +223,7 @@ class Disk:
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:
-    """Wait for the disk's server, which ends when nothing uses the disk any more, or stop it."""
+    """Wait for the disk's server, which ends when the disk is unused; stop it after a time-out."""
     assert daemon.stdin is not None
     assert daemon.stdout is not None
     daemon.stdin.close()

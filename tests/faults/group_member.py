@@ -1,10 +1,10 @@
-"""Members of a group that get killed: a server that forks one per line of its input.
+"""Members of a group to be killed: a server that forks one per line of its input.
 
 ``python -m faults.group_member QUEUE NOTES`` reads lines: ``start LIFE SEED`` prints the pid of a new
 member, ``wait PID`` prints how it ended. The server opens no queue itself and so has no threads: every
 child is as good as a fresh process.
 
-What a member does to a message it notes in a mapped file, before and after.
+A member notes each operation on a message in a mapped file, before and after the operation.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _SIZE = _DOOMED + LIVES_MAX
 
 
 class Notes:
-    """Of each message who holds it and how far its acknowledgement is; of each life whether it is doomed."""
+    """Holder and acknowledgement of each message; whether each life is about to be killed."""
 
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -46,7 +46,7 @@ class Notes:
 
 
 class Member:
-    """One life: joins, works and leaves, over and over, until it is killed."""
+    """One life of a member: join, work and leave, over and over, until it is killed."""
 
     def __init__(self, queue: str, notes: Notes, life: int, seed: int) -> None:
         self._queue = queue

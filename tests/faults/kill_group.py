@@ -1,4 +1,4 @@
-"""R1 for groups: members killed at random instants beside others that go on (csrc/tests/kill_group.c)."""
+"""R1 for groups: members are killed at random instants while others go on (csrc/tests/kill_group.c)."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ _LIMIT_S = 600
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """What the members did."""
+    """Counts of what the members did."""
 
     messages: int
     acked: int

@@ -1,7 +1,7 @@
 """R1 in C: kill a writer at a random instant, recover in fresh processes, compare.
 
-csrc/tests/kill_writer.c kills, recovers and judges. Here its numbers are added up, and some of the
-queues are judged again, by the decoder that shares no code with the engine.
+csrc/tests/kill_writer.c kills, recovers and checks. This module adds up its numbers and checks some of the
+queues again, with the decoder that shares no code with the engine.
 """
 
 import os
@@ -21,7 +21,7 @@ from .scratch import in_memory
 
 __all__ = ["KillLoop", "Tally", "memory_directory"]
 
-# A process that was killed takes a while to go, and costs nothing meanwhile.
+# A killed process takes a while to end, and needs no processor meanwhile.
 _LANES = 48
 _JUDGED_TWICE_EVERY = 5
 
@@ -32,7 +32,7 @@ def memory_directory() -> Path:
 
 
 class Tally(msgspec.Struct):
-    """What the kills hit, to show that they hit everything."""
+    """Where the kills hit, to show that they hit everything."""
 
     cycles: int = 0
     in_a_call: int = 0  # … that adds records
@@ -60,12 +60,12 @@ class KillLoop:
     """Runs cycles over queues that are replaced now and then, several queues at a time."""
 
     def __init__(self, seed: int) -> None:
-        """Make a place for the queues."""
+        """Create the directory of the queues."""
         self._seed = seed
         self._root = memory_directory()
 
     def run(self, cycles: int, go_on: Callable[[Tally], bool] = lambda _: True) -> Tally:
-        """Run this many cycles, or until ``go_on``, asked after each queue, says no."""
+        """Run this many cycles, or until ``go_on``, called after each queue, returns false."""
         tally = Tally()
         numbers = (self._seed, cycles, _LANES, _JUDGED_TWICE_EVERY)
         with subprocess.Popen(
@@ -73,7 +73,7 @@ class KillLoop:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "LD_BIND_NOW": "1"},  # once, and not in every child
+            env={**os.environ, "LD_BIND_NOW": "1"},  # compile once, not in every child
         ) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -100,7 +100,7 @@ class KillLoop:
             tally.judged_twice += 1
 
     def close(self, *, keep_queues: bool) -> None:
-        """Remove the queues unless they are wanted as evidence."""
+        """Remove the queues unless they are kept as evidence."""
         if not keep_queues:
             shutil.rmtree(self._root, ignore_errors=True)
 

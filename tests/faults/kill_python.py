@@ -25,7 +25,7 @@ def _check_reader(path: Path, ledger: Ledger, salt: int, next_seq: int) -> None:
     """The named reader resumes after its last commit, or after the one that was under way."""
     committed = {ledger[Word.COMMITTED], ledger[Word.COMMIT_ATTEMPTED]}
     if 0 in committed:
-        return  # perhaps never committed, and then it may start anywhere
+        return  # perhaps it never committed; then it may start anywhere
     with open_reader(path, READER) as reader:
         messages = list(reader)
     seqs = [message.seq for message in messages]
@@ -54,7 +54,7 @@ class PythonKillLoop:
         require(status == -signal.SIGKILL, "the writer ended with {}", status)
 
     def _recover(self, path: Path, ledger: Ledger, salt: int, segment_size: int) -> int:
-        """Open the queue after the kill and hold it against what was promised."""
+        """Open the queue after the kill and compare it with what was promised."""
         with open_writer(path, segment_size=segment_size) as writer:
             first = self._judge(writer, ledger)
         late = ledger[Word.RETAINED] and not ledger[Word.COMMITTED]
@@ -78,7 +78,7 @@ class PythonKillLoop:
         return found
 
     def run(self, cycles: int, go_on: Callable[[Tally], bool] = lambda _: True) -> Tally:
-        """Run this many cycles, or until ``go_on``, asked after each queue, says no."""
+        """Run this many cycles, or until ``go_on``, called after each queue, returns false."""
         tally = Tally()
         while tally.cycles < cycles and go_on(tally):
             path = self._root / f"queue{tally.cycles}"

@@ -1,4 +1,4 @@
-"""R1 for groups through Python: members on event loops, killed at random instants beside others."""
+"""R1 for groups through Python: members on event loops are killed at random instants while others go on."""
 
 import os
 import random
@@ -26,15 +26,15 @@ _PATIENCE_S = 60.0
 
 
 class PythonShared(msgspec.Struct, frozen=True):
-    """What became of the members and their messages."""
+    """Counts of what happened to the members and their messages."""
 
     kills: int
     messages: int
-    redelivered: int  # to the members that were there in the end
+    redelivered: int  # to the members that were alive at the end
 
 
 class _Server:
-    """The other side of group_member."""
+    """The parent's side of group_member."""
 
     def __init__(self, queue: Path, notes: Path) -> None:
         self._process = subprocess.Popen(
@@ -69,7 +69,7 @@ class _Server:
 
 
 class _Appender(threading.Thread):
-    """Appends, as far ahead of what is acknowledged as the window is wide and more."""
+    """Appends messages, staying more than one window ahead of the acknowledged ones."""
 
     def __init__(self, writer: Writer, queue: Path) -> None:
         super().__init__()
@@ -87,12 +87,12 @@ class _Appender(threading.Thread):
 
 
 def _finish(queue: Path, notes: Notes, messages: int) -> int:
-    """Wait until all is acknowledged; return how often the present members got something again."""
+    """Wait until everything is acknowledged; return how many messages the present members got again."""
     limit_s = time.monotonic() + _PATIENCE_S
     while inspect_group(queue, GROUP).pending:
         require(time.monotonic() < limit_s, "pending: {}", inspect_group(queue, GROUP))
         time.sleep(0.01)
-    # A member that was killed between the acknowledgement and its note has acknowledged all the same.
+    # A member that was killed between the acknowledgement and its note has still acknowledged.
     unknown = [seq for seq in range(messages) if not notes.states[seq]]
     require(not unknown, "nobody acknowledged {}", unknown)
     require(any(notes.states[seq] == ACKED for seq in range(messages)), "nothing was noted")

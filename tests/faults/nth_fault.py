@@ -1,7 +1,7 @@
-"""Fails the Nth system call of a program that uses everything, and looks at what is left.
+"""Fail the Nth system call of a program that uses everything, and check what is left.
 
-The story below reaches every kind of system call of the engine. For each kind and each error it is
-run with the first call failing, then the second, until it gets through without meeting the fault.
+The story below reaches every kind of system call of the engine. For each kind and each error it runs with
+the first call failing, then the second, and so on, until it ends without meeting the fault.
 """
 
 import errno
@@ -21,7 +21,7 @@ from .system_calls import CALL_NAMES, injected
 
 __all__ = ["FAULTS", "SHORT", "calls_of_the_story", "fail_every_call", "run_story"]
 
-SHORT = -1  # the answer that lets one byte through
+SHORT = -1  # the hook's answer that lets one byte through
 FAULTS = [
     errno.ENOSPC,
     errno.EIO,
@@ -35,19 +35,19 @@ FAULTS = [
 HANG_S = 30
 SEGMENT_SIZE = 12288
 
-# What a failing system call may come out as. EAGAIN is also how flock says that it is taken.
+# The errors that a failing system call may cause. EAGAIN is also flock's answer for a lock that is taken.
 DOCUMENTED = (
     errors.StorageError,
     errors.WriterPoisoned,
     errors.LockedError,
     errors.ReaderBusy,
 )
-# These never report EINTR in real life, or report it to a caller that looks again anyway.
+# These calls never report EINTR in practice, or their callers check again anyway.
 NOT_INTERRUPTED = {"alloc", "copy", "list", "map", "thread", "wait"}
 
 
 class Outcome(msgspec.Struct):
-    """What one run came to."""
+    """The result of one run."""
 
     acknowledged: int = 0
     retained: bool = False
@@ -123,7 +123,7 @@ class _Story:
         check(lib.ac_reader_commit(handle, at.segment, at.offset, 1, error), error)
 
     def repair(self) -> None:
-        """Give up the writer as a kill does, with a record begun: the next one has to repair it."""
+        """Drop the writer as a kill does, with an unfinished record that the next writer has to repair."""
         assert self.writer is not None
         position = self.writer.position
         self.kill()
@@ -155,20 +155,20 @@ class _Story:
 def _held() -> tuple[int, int]:
     """Count this process's file descriptors and its mappings of queue files.
 
-    Those of the housekeeping threads, which stay, are all anonymous (eventfd, epoll, inotify).
+    Descriptors of the housekeeping threads stay open; all are anonymous (eventfd, epoll, inotify).
     """
     fds = 0
     for fd in Path("/proc/self/fd").iterdir():
         try:
             fds += not str(fd.readlink()).startswith("anon_inode:")
         except FileNotFoundError:
-            continue  # the one that listed the directory
+            continue  # the fd that listed the directory
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return fds, sum("nth-fault-" in line for line in maps)
 
 
 def _usable(queue: Path, outcome: Outcome) -> None:
-    """The queue holds exactly what was acknowledged and takes more."""
+    """Check that the queue holds exactly what was acknowledged, and that it accepts more."""
     with open_writer(queue, segment_size=SEGMENT_SIZE, _inline_housekeeping=True) as writer:
         assert writer.next_seq == outcome.acknowledged, (writer.next_seq, outcome)
         assert writer.append(_payload(outcome.acknowledged)) == outcome.acknowledged
@@ -217,7 +217,7 @@ def _memory() -> str | None:
 
 
 def _calls_in_child(name: str, fault: int, n: int) -> int:
-    """Run it in a fork, where the engine has not started its threads yet."""
+    """Run the case in a fork, where the engine has not started its threads yet."""
     receive, send = os.pipe()
     pid = os.fork()
     if pid == 0:

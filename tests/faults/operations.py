@@ -1,4 +1,4 @@
-"""What can be done with a writer, as values that can be drawn, sent away and replayed."""
+"""The operations on a writer, as values that can be drawn, sent to another process and replayed."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ class Append(msgspec.Struct, frozen=True, tag=True):
 
 
 class AppendMany(msgspec.Struct, frozen=True, tag=True):
-    """Several that become visible together."""
+    """Several messages that become visible together."""
 
     payloads: tuple[bytes, ...]
 
@@ -33,11 +33,11 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class Flush(msgspec.Struct, frozen=True, tag=True):
-    """Everything so far becomes durable."""
+    """Make everything so far durable."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """Nothing older will come."""
+    """Promise that no older message follows."""
 
 
 Operation = Append | AppendMany | Reserve | Abort | Flush | Heartbeat
@@ -57,7 +57,7 @@ def _abort(writer: Writer, payload: bytes) -> None:
 
 
 def apply(writer: Writer, operation: Operation) -> list[tuple[bytes, int]]:
-    """Do it; return (payload, type_id) of each message that the queue now has more."""
+    """Apply the operation; return (payload, type_id) of each message that it added."""
     match operation:
         case Append(payload, type_id):
             writer.append(payload, type_id=type_id)

@@ -1,7 +1,7 @@
-"""What a recovered queue must hold, judged by the decoder that shares no code with the engine.
+"""Check a recovered queue with the decoder that shares no code with the engine.
 
-A payload is a function of the queue's salt and the message's seq; csrc/tests/ledger.h computes
-the same in C. So nothing that was appended has to be remembered in order to be checked.
+A payload is a function of the queue's salt and the message's seq; csrc/tests/ledger.h computes the same in
+C. So a check does not need to remember what was appended.
 """
 
 from collections.abc import Collection
@@ -44,7 +44,7 @@ def payload(salt: int, seq: int) -> bytes:
 
 
 def _check_tail(path: Path, dump: fmt.QueueDump) -> None:
-    """After the end of a queue that was just recovered there are only zeros."""
+    """Check that only zeros follow the end of a queue that was just recovered."""
     assert dump.end is not None
     segment, offset = dump.end
     for segment_id in dump.segments:
@@ -60,8 +60,8 @@ def check_queue(
     """Decode a queue at rest and check all of it; return (first seq, next seq, the dump).
 
     The queue must just have been recovered or closed. Both numbers are 0 if it holds no message.
-    ``tolerated`` are remarks of the decoder that have a reason; ``torn`` says that recovery had
-    something to set aside.
+    ``tolerated`` lists remarks of the decoder that are expected; ``torn`` says that recovery had something
+    to set aside.
     """
     dump = fmt.decode_queue(path)
     require(not dump.errors, "the decoder finds {}", dump.errors)

@@ -1,7 +1,7 @@
 """Power cuts by the thousand: random images of random programs, and all images of small ones.
 
-Everything follows from the seed. A violation names the seed of its program and the number of its
-image, and the image itself is kept, because a program's timing and process id are in its files too.
+Everything random follows from the seed. A violation names the seed of its program and the number of its
+image. The image itself is kept too, because the files also depend on the timing and the process id.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ SUBSETS_MAX = 1 << 16
 
 @contextlib.contextmanager
 def memory_directory() -> Iterator[Path]:
-    """Give a scratch directory in memory: the model does the forgetting, syncs cost nothing."""
+    """Yield a directory in memory: the model decides what a power cut loses, and syncs are free."""
     with tempfile.TemporaryDirectory(prefix="power-", dir=in_memory()) as path:
         yield Path(path)
 
@@ -47,7 +47,7 @@ def _check(scratch: Path, image: Image, expected: Expectation, *, label: str, nu
 
 
 def _record(scratch: Path, rng: random.Random) -> Scenario:
-    """Run a random program; every third one goes on after an earlier power cut."""
+    """Run a random program; every third one continues after an earlier power cut."""
     queue = scratch / "queue"
     queue.mkdir(mode=0o700)
     steps = random_scenario(rng)
@@ -95,7 +95,7 @@ def _small_program(seed: int, *, subsets_max: int) -> int:
         queue = scratch / "queue"
         queue.mkdir(mode=0o700)
         scenario = Scenario(queue).run(small_scenario(rng))
-        # The cut with the most choices that can still be gone through.
+        # The cut with the most images that can still be checked one by one.
         crashes = [
             (Crash(scenario.recording, time), time) for time in range(scenario.recording.time + 1)
         ]
@@ -115,7 +115,7 @@ def _seeds(seed: int) -> Iterator[int]:
 
 
 def random_images(count: int, *, seed: int, processes: int = 2) -> Generator[int, None, None]:
-    """Check this many random images; give after each program how many it had. Raises Violation."""
+    """Check this many random images; yield the number of images after each program. Raises Violation."""
     checked = 0
     with contextlib.closing(
         in_processes(_random_program, _seeds(seed), processes=processes)
@@ -129,6 +129,6 @@ def random_images(count: int, *, seed: int, processes: int = 2) -> Generator[int
 def all_images(
     programs: int, *, seed: int, subsets_max: int = SUBSETS_MAX, processes: int = 2
 ) -> Generator[int, None, None]:
-    """Check every image of one moment of this many small programs; as ``random_images``."""
+    """Check every image of one moment of this many small programs; yields like ``random_images``."""
     work = partial(_small_program, subsets_max=subsets_max)
     return in_processes(work, itertools.islice(_seeds(seed), programs), processes=processes)

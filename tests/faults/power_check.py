@@ -1,4 +1,4 @@
-"""Opens what a power cut left and compares it with what must be there."""
+"""Open the queue that a power cut left and compare it with what must be there."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ class Violation(AssertionError):
 def lay_out(image: Image, path: Path) -> None:
     """Write the image into the empty or missing directory ``path``."""
     path.mkdir(mode=0o700, exist_ok=True)
-    for name in sorted(image):  # a directory comes before what is in it
+    for name in sorted(image):  # a directory comes before its entries
         content = image[name]
         target = f"{path}/{name}"
         if content is None:
@@ -43,7 +43,7 @@ def _require(condition: bool, text: str, *values: object) -> None:
 
 
 class _Found:
-    """Messages by seq, in the order of reading."""
+    """Return the messages by seq, in the order of reading."""
 
     def __init__(self) -> None:
         self.seqs: list[int] = []
@@ -63,7 +63,7 @@ def _read_all(path: Path, payloads: list[bytes]) -> _Found:
             _require(message.payload == payloads[seq], "wrong payload of {}", seq)
             _require(not found.seqs or seq > found.seqs[-1], "{} comes again", seq)
             found.seqs.append(seq)
-            # Not where the reader was before: that may have been the end of another segment.
+            # Not the reader's earlier position: that may have been the end of another segment.
             size = -(-(64 + len(message.payload)) // 64) * 64
             found.at[seq] = Position(reader.position.segment, reader.position.offset - size)
         found.end = reader.position
@@ -97,9 +97,9 @@ def _check_reader(path: Path, expected: Expectation, found: _Found) -> None:
         wanted = Position(*lost.wanted)
         _require(wanted in expected.positions, "never stood at {}", wanted)
         _require(wanted not in order, "told lost, but {} is there", wanted)
-        # Recovery never uses places behind a lost position again, so what a life of the queue after
-        # an earlier cut wrote lies in later segments. All of that is new to the reader, and nothing
-        # else is: from the nearest position on it gets just this, without a gap or a repetition.
+        # Recovery never reuses places before a lost position, so messages written after an earlier cut lie
+        # in later segments. All of these are new to the reader, and nothing else is: from the nearest
+        # position on it gets exactly these, without a gap or a repetition.
         new = [seq for seq, at in found.at.items() if at.segment > wanted.segment]
         with open_reader(path) as successor:
             successor.seek_position(Position(*lost.nearest))
@@ -108,7 +108,7 @@ def _check_reader(path: Path, expected: Expectation, found: _Found) -> None:
         return
     with reader:
         start = reader.committed
-        # One that never committed starts at what is first, whatever retention has removed.
+        # A reader that never committed starts at the first message left, whatever retention has removed.
         fresh = not existed or (expected.first > 0 and start == order[0])
         _require(fresh or start in expected.positions, "stands at {}", start)
         seqs = [message.seq for message in reader]
@@ -118,7 +118,7 @@ def _check_reader(path: Path, expected: Expectation, found: _Found) -> None:
 
 
 def _check_reader_much_later(path: Path, expected: Expectation) -> None:
-    """Nothing that is written from now on may be skipped in silence, however much that is."""
+    """Check that no message written from now on is skipped silently, however many there are."""
     last = max(position.segment for position in expected.positions)
     with open_writer(path, _inline_housekeeping=True) as writer:
         first = writer.next_seq
@@ -137,8 +137,8 @@ def check_image(path: Path, expected: Expectation, *, reader_first: bool) -> Non
     """Recover the queue at ``path``, read it, append to it, remove it. Raises Violation."""
     try:
         if reader_first and (path / "control.meta").exists():
-            # No writer has repaired anything yet: a torn record or part of a batch may be seen, but
-            # nothing wrong.
+            # No writer has repaired anything yet: a reader may see a torn record or a part of a batch, but
+            # no wrong message.
             with suppress(CorruptionError):
                 _read_all(path, expected.unrepaired or expected.payloads)
         with open_writer(path, segment_size=4096, _inline_housekeeping=True) as writer:

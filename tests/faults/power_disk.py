@@ -1,8 +1,8 @@
-"""A disk that forgets: what a power cut may leave of a directory, worked out from a recording.
+"""Work out from a recording what a power cut may leave of a directory.
 
-While a program runs, a Recording looks at the directory before each system call of the engine and
-at every mark. From the differences it keeps, per file, the versions of its bytes, per directory the
-creations, renames and removals, and when what was synced.
+While a program runs, a Recording reads the directory before each system call of the engine and at every
+mark. From the differences it keeps the versions of each file's bytes, the creations, renames and removals in
+each directory, and the time of each sync.
 
 After a power cut at time ``t`` a disk may hold
  - of each 512-byte sector any version since the last sync that covered it (msync covers its pages
@@ -37,7 +37,7 @@ Image = dict[str, bytes | None]  # path below the root -> content; None is a dir
 
 
 class _Operation(NamedTuple):
-    """A change of names. ``source`` is None for a creation, ``target`` for a removal."""
+    """A change of a name. ``source`` is None for a creation, ``target`` is None for a removal."""
 
     time: int
     source: str | None
@@ -64,7 +64,7 @@ class _Sync(NamedTuple):
 
 
 class Recording:
-    """Everything that happened to the files below ``root``. What is there already is synced."""
+    """The history of the files below ``root``. Existing files count as synced."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -78,13 +78,13 @@ class Recording:
         self.first_names = dict(self.names)
 
     def mark(self) -> int:
-        """Look at the directory now; return the time, which no other event has."""
+        """Record the directory as it is now; return the time, which is unique to this event."""
         self.time += 1
         self._look()
         return self.time
 
     def before_call(self, call: Call) -> int:
-        """Answer the engine's hook: note what the last call did and what this one syncs."""
+        """Answer the engine's hook: record what the last call did and what this one syncs."""
         now = self.mark()
         if call.name == "sync":
             self._synced(os.fstat(call.fd).st_ino, _Sync(now, 0, None))
@@ -103,7 +103,7 @@ class Recording:
     def _mapped_inode(self, call: Call) -> int:
         if call.fd >= 0:
             return os.fstat(call.fd).st_ino
-        # The engine keeps no fd of these two; their sizes tell them apart.
+        # The engine keeps no fd of these two files; their sizes distinguish them.
         suffix = "control.meta" if call.length == 512 else ".meta"
         found = [
             inode
@@ -151,7 +151,7 @@ class Recording:
 
 
 def _content(path: str, size: int) -> bytes:
-    # A third of the time that Path.read_bytes takes, and it is done a hundred times in a program.
+    # Three times as fast as Path.read_bytes; a program calls this a hundred times.
     fd = os.open(path, os.O_RDONLY)
     try:
         return os.read(fd, size)
@@ -225,7 +225,7 @@ class Crash:
         return _File(inode, sizes, sectors)
 
     def names(self, kept: list[bool]) -> dict[str, int] | None:
-        """Apply the chosen operations; None if one lacks what it depends on."""
+        """Apply the chosen operations; return None if one of them lacks its precondition."""
         names = dict(self._recording.first_names)
         for index, operation in enumerate(self._done):
             if not kept[index]:
@@ -242,7 +242,7 @@ class Crash:
         return names
 
     def random_image(self, rng: random.Random) -> Image:
-        """Return one image. How much is lost, and of what age, is drawn per image too."""
+        """Return one random image. The amount and the age of what is lost are random per image, too."""
         chance = rng.choice((0.0, 0.5, 0.5, 1.0))
         kept = list(self._durable)
         for index in self._optional:
@@ -274,7 +274,7 @@ class Crash:
         return count
 
     def all_images(self) -> Iterator[Image]:
-        """Give every image of whole sectors."""
+        """Yield every image of whole sectors."""
         for answers in itertools.product((False, True), repeat=len(self._optional)):
             kept = list(self._durable)
             for index, answer in zip(self._optional, answers, strict=True):
@@ -294,7 +294,7 @@ class Crash:
 
 
 def _since(past: list[tuple[int, bytes]], sync: int) -> list[bytes]:
-    """The version that was synced and those that came after it."""
+    """Return the synced version and all later ones."""
     base = max((index for index, (when, _) in enumerate(past) if when <= sync), default=0)
     return [content for _, content in past[base:]]
 
@@ -306,7 +306,7 @@ def _all_contents(file: _File) -> Iterator[bytes]:
 
 
 def _two_stores(name: str, old: bytes, new: bytes) -> bool:
-    """Whether a heartbeat came between two looks at a position: then no single store is torn."""
+    """Return whether a heartbeat came between two recordings of a position: then no single store is torn."""
     slots = "readers/" in name
     return slots and old[:40] != new[:40] and old[40:80] != new[40:80]
 

@@ -1,6 +1,6 @@
-"""R3 for groups: random programs whose members take and settle messages, and images of power cuts under them.
+"""R3 for groups: random programs whose members take and settle messages, and images of power cuts.
 
-Nothing that no member had begun to acknowledge may be missing afterwards; what was acknowledged may
+A message that no member had begun to acknowledge must not be missing afterwards; an acknowledged one may
 come again.
 """
 
@@ -76,7 +76,7 @@ class GroupScenario:
         self.scenario.recording.mark()
 
     def run(self, seed: int) -> None:
-        """Do 10 to 60 things."""
+        """Run 10 to 60 random steps."""
         choose = random.Random(seed)
         options = {"segment_size": 4096, "roll": Roll(messages=choose.randint(2, 20))}
         sizes = [choose.choice((1, 10, 50, 80, 200)) for _ in range(3)]
@@ -116,7 +116,7 @@ def _require(condition: bool, text: str, *values: object) -> None:
 
 
 def check_group_image(path: Path, payloads: list[bytes], acked: frozenset[int]) -> int:
-    """Recover the queue, join the group, and hold what it delivers against what it must."""
+    """Recover the queue, join the group, and compare what it delivers with what it must deliver."""
     try:
         with open_writer(path, segment_size=4096, _inline_housekeeping=True) as writer:
             end = writer.next_seq
@@ -142,7 +142,7 @@ def _all_of(group: Group | TopicGroup) -> Generator[Delivery, None, None]:
 
 
 class GroupPower(NamedTuple):
-    """What the images showed."""
+    """Counts over all images."""
 
     images: int
     again: int  # acknowledged messages that came again

@@ -1,4 +1,4 @@
-"""Programs to cut the power under, and what must be left of their queue at each moment.
+"""Programs during which the power is cut, and what must be left of their queue at each moment.
 
 A Scenario runs real writers and readers over a Recording and keeps, for every moment, an
 Expectation: which messages may be there, how many must be, and where the named reader may stand.
@@ -28,9 +28,9 @@ READER = "audit"
 class Expectation(msgspec.Struct):
     """What a power cut must and may leave, from ``time`` on.
 
-    ``payloads`` by seq, the ones being written included. The first ``durable`` of them must be
-    there, but for those before ``first``, which retention was free to remove. The queue may only
-    end at a seq that is in ``ends``: batches are whole or absent.
+    ``payloads`` holds all payloads by seq, including those being written. The first ``durable`` of them must
+    be there, except those before ``first``, which retention was free to remove. The queue may end only at a
+    seq in ``ends``: batches are whole or absent.
     """
 
     time: int
@@ -38,12 +38,14 @@ class Expectation(msgspec.Struct):
     ends: frozenset[int]
     durable: int
     first: int
-    positions: tuple[Position, ...]  # where the named reader may have committed to
-    unrepaired: list[bytes] | None = None  # what may be read before a writer has repaired the queue
+    positions: tuple[Position, ...]  # where the named reader's commit may be
+    unrepaired: list[bytes] | None = (
+        None  # what a reader may get before a writer has repaired the queue
+    )
 
 
 class Scenario:
-    """One program. Each method is a step; all of them are seen by the recording."""
+    """One program. Each method is a step; the recording sees all of them."""
 
     def __init__(self, queue: Path, *, after: Expectation | None = None) -> None:
         self.queue = queue
@@ -54,7 +56,7 @@ class Scenario:
         self._recovering = after is not None
         self._writer: Writer | None = None
         self._reader: Reader | None = None
-        # Starts where no earlier program's timestamps are.
+        # Starts after the timestamps of all earlier programs.
         self._clock = itertools.count(1_700_000_000_000_000_000 + self.life * 1_000_000)
         self._failing_syncs = False
 
@@ -95,7 +97,7 @@ class Scenario:
         return self._reader
 
     def run(self, steps: Callable[["Scenario"], None]) -> "Scenario":
-        """Run the steps under the recording; what they leave open is dropped as by a kill."""
+        """Run the steps under the recording; drop what they leave open, as a kill does."""
         with observed(self._answer):
             try:
                 steps(self)
@@ -117,7 +119,7 @@ class Scenario:
         )
         end = self._writer.next_seq
         if self._recovering:
-            # A cut during recovery must lead to the very same end.
+            # A cut during recovery must lead to exactly the same end.
             for state in self.expectations:
                 state.unrepaired = state.payloads
                 state.payloads = state.payloads[:end]
@@ -160,14 +162,14 @@ class Scenario:
         self._expect(durable=len(self.now.payloads))
 
     def failing_flush(self) -> None:
-        """Flush while the disk refuses: nothing is promised, and the writer is given up."""
+        """Flush while the disk fails: nothing is promised, and the writer is dropped."""
         self._failing_syncs = True
         try:
             self.writer.flush_now()
         except aiochronicle.errors.StorageError:
             pass
         else:
-            # Rolling had synced it all before.
+            # Rolling had already synced everything.
             self._expect(durable=len(self.now.payloads))
         finally:
             self._failing_syncs = False
@@ -179,22 +181,22 @@ class Scenario:
         self._expect(durable=len(self.now.payloads))
 
     def kill(self) -> None:
-        """End the writer as SIGKILL does: none of its further system calls has an effect."""
+        """End the writer as SIGKILL does: none of its later system calls has an effect."""
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
-        # It has to fail; and it lets go of its lock and maps.
+        # Closing must fail; it still releases its lock and its mappings.
         with injected(None, errno.EIO), suppress(aiochronicle.ChronicleError):
             writer.close()
         self.recording.mark()
 
     def attach(self) -> None:
-        # A new reader starts at the oldest segment, whichever that is by then.
+        # A new reader starts at the segment that is the oldest by then.
         starts = (Position(int(path.stem), 64) for path in self.queue.glob("*.q"))
         self._expect(positions=(*self.now.positions, *starts))
         try:
             self._reader = aiochronicle.open_reader(self.queue, READER)
-        except aiochronicle.errors.PositionLost:  # in the life before this one
+        except aiochronicle.errors.PositionLost:  # in the previous life
             self._reader = aiochronicle.open_reader(self.queue, READER, start="first")
         self._expect(positions=(*self.now.positions, self._reader.committed))
 
@@ -236,7 +238,7 @@ def random_scenario(rng: random.Random) -> Callable[[Scenario], None]:
         options["flush"] = "sync"
     if rng.random() < 0.3:
         options["retention"] = Retention(max_bytes=rng.randint(1, 3) * segment_size)
-    if rng.random() < 0.3:  # segments that were left long ago are not on disk yet
+    if rng.random() < 0.3:  # earlier segments are not on disk yet
         options["_inline_housekeeping"] = 2
     count = rng.randint(5, 40)
     plan = rng.getrandbits(64)
@@ -288,7 +290,7 @@ def random_scenario(rng: random.Random) -> Callable[[Scenario], None]:
 
 
 def small_scenario(rng: random.Random) -> Callable[[Scenario], None]:
-    """Return a program so small that all its images can be looked at."""
+    """Return a program so small that all its images can be checked."""
     plan = [rng.choice(("append", "batch", "flush", "roll", "reopen")) for _ in range(3)]
 
     def steps(scenario: Scenario) -> None:

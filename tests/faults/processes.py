@@ -1,4 +1,4 @@
-"""The same work again and again, from one seed after the other, by several processes at once."""
+"""Run the same work for one seed after the other, in several processes at once."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -15,9 +15,9 @@ Result = TypeVar("Result")
 def in_processes(
     work: Callable[[int], Result], seeds: Iterable[int], *, processes: int
 ) -> Generator[Result, None, None]:
-    """Give what ``work(seed)`` returns, in the order of the seeds, of which there may be no end.
+    """Yield what ``work(seed)`` returns, in the order of the seeds, which may be endless.
 
-    Closing the generator, or the first exception, ends it as soon as what has begun is through.
+    After the generator is closed, or after the first exception, calls that have begun still finish.
     """
     waiting = iter(seeds)
     begun: deque[Future[Result]] = deque()

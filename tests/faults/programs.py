@@ -1,4 +1,4 @@
-"""The C programs of csrc/tests that Python drives, built by the Makefile with the engine."""
+"""Build the C programs of csrc/tests that Python drives; the Makefile compiles them with the engine."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ __all__ = ["program"]
 
 _ROOT = Path(__file__).parents[2]
 
-# A make above this one must not share its job server; a sanitizer is not for the compiler.
+# Do not share the job server of an outer make, and do not preload a sanitizer into the compiler.
 _NOT_INHERITED = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "LD_PRELOAD")
 
 

@@ -1,4 +1,4 @@
-"""Seeds of random tests: printed, so that a failure can be had again, and taken back."""
+"""Seeds of random tests: printed, so that a failure can be repeated, and read from the environment."""
 
 import os
 import secrets
@@ -9,7 +9,7 @@ SEED_VARIABLE = "AIOCHRONICLE_SEED"
 
 
 def chosen_seed() -> int:
-    """Return the seed given in the environment, or a new one, and print which."""
+    """Return the seed from the environment, or a new one, and print it."""
     given = os.environ.get(SEED_VARIABLE)
     seed = secrets.randbits(48) if given is None else int(given, 0)
     print(f"{SEED_VARIABLE}={seed}")

@@ -1,8 +1,8 @@
 """R9: a queue against a list, driven by hypothesis.
 
-The model is the list of what was appended, with the first seq that retention left. Every rule does
-the same to the queue and to the model; invariants compare them through a reader of ours and through
-the decoder that shares no code with the engine.
+The model is the list of appended messages, with the first seq that retention left. Every rule does the same
+to the queue and to the model. Invariants compare them through our reader and through the decoder that shares
+no code with the engine.
 """
 
 import shutil
@@ -53,7 +53,7 @@ def _server() -> VictimServer:
 
 
 def run_machines(runs: int, chosen_seed: int) -> None:
-    """Run this many random programs; raise what the first failing one, made small, raises."""
+    """Run this many random programs; raise the error of the first failing one, minimised."""
     limits = settings(
         max_examples=runs,
         stateful_step_count=25,
@@ -79,7 +79,7 @@ class QueueMachine(RuleBasedStateMachine):
     """Rules over one queue: one writer at a time, one named reader, crashes in between."""
 
     def __init__(self) -> None:
-        """Begin with no queue at all."""
+        """Begin without a queue."""
         super().__init__()
         self.root = memory_directory()
         self.path = self.root / "queue"
@@ -92,7 +92,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.committed = 0
 
     def teardown(self) -> None:
-        """Close what is open, then let the second oracle have the last word."""
+        """Close everything, then check the queue with the second oracle."""
         try:
             if self.reader is not None:
                 self.reader.close()
@@ -112,7 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
         inline=st.booleans(),
     )
     def create(self, size: int, roll: int | None, flush: str | Batch, inline: bool) -> None:
-        """Make the queue."""
+        """Create the queue."""
         self.segment_size = size
         self._open(roll, flush, inline)
 
@@ -122,7 +122,7 @@ class QueueMachine(RuleBasedStateMachine):
             segment_size=self.segment_size,
             roll=None if roll is None else Roll(messages=roll),
             flush=flush,  # type: ignore[arg-type]
-            # Not from the background, where it would happen at any moment.
+            # Not in the background, where it would happen at any moment.
             retention=(
                 Retention(max_bytes=2 * self.segment_size, reader_ttl_s=3600.0) if inline else None
             ),
@@ -133,7 +133,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is None)
     @rule(roll=_rolls, flush=_flush_modes, inline=st.booleans())
     def open(self, roll: int | None, flush: str | Batch, inline: bool) -> None:
-        """Open it again, with other options, and look at what the opening found."""
+        """Open the queue again with other options, and check the report of the opening."""
         self._open(roll, flush, inline)
         assert self.writer is not None
         recovery = self.writer.recovery
@@ -143,7 +143,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is not None)
     @rule()
     def close(self) -> None:
-        """Close it properly."""
+        """Close the writer."""
         assert self.writer is not None
         self.writer.close()
         self.writer = None
@@ -151,7 +151,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is not None)
     @rule(operation=_operations)
     def operate(self, operation: Operation) -> None:
-        """Append, reserve, flush and so on."""
+        """Apply one operation: append, reserve, flush and so on."""
         assert self.writer is not None
         self.messages += apply(self.writer, operation)
         assert self.writer.next_seq == len(self.messages)
@@ -159,7 +159,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is not None)
     @rule()
     def roll(self) -> None:
-        """Fill the segment up, so that the next message begins a new one."""
+        """Fill the segment, so that the next message begins a new one."""
         assert self.writer is not None
         room = self.segment_size - self.writer.position.offset - fmt.RECORD_HEADER_SIZE
         if room >= 0:
@@ -168,7 +168,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is not None)
     @rule()
     def retain(self) -> None:
-        """Remove old segments, but none that the named reader still needs."""
+        """Remove old segments, except those that the named reader still needs."""
         assert self.writer is not None
         self.writer.flush_now()
         self.writer.retain_now()
@@ -180,8 +180,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert first <= self.committed
         self.first = first
         if self.reader is not None and self.position < first:
-            # It went back after its commit. What it still has mapped it could read, and then
-            # nothing of what was removed behind that.
+            # The reader went back after its commit. It could read what it still has mapped, but not the
+            # removed segments after that.
             self.reader.seek_first()
             self.position = first
         if self.reader is None and not self._is_registered():
@@ -212,7 +212,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reader is None)
     @rule()
     def open_reader(self) -> None:
-        """Resume where the last commit was."""
+        """Open the named reader, which resumes at its last commit."""
         registered = self._is_registered()
         self.reader = open_reader(self.path, READER)
         if not registered:
@@ -222,7 +222,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reader is not None)
     @rule()
     def close_reader(self) -> None:
-        """Close it; what was not committed will come again."""
+        """Close the reader; uncommitted messages will come again."""
         assert self.reader is not None
         self.reader.close()
         self.reader = None
@@ -230,7 +230,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reader is not None)
     @rule(count=st.integers(1, 20))
     def read(self, count: int) -> None:
-        """Take some messages."""
+        """Read some messages."""
         assert self.reader is not None
         batch = self.reader.read_batch(count)
         self.position = max(self.position, self.first)
@@ -242,7 +242,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reader is not None)
     @rule()
     def commit(self) -> None:
-        """Make the position the one to resume at."""
+        """Commit the position."""
         assert self.reader is not None
         self.reader.commit()
         self.committed = self.position
@@ -250,7 +250,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reader is not None)
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
-        """Go to some seq, before the first and after the last included."""
+        """Seek a seq, which may be before the first or after the last one."""
         assert self.reader is not None
         seq = data.draw(st.integers(0, len(self.messages) + 2))
         self.reader.seek(seq)
@@ -259,7 +259,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reader is not None)
     @rule(last=st.booleans())
     def seek_end(self, last: bool) -> None:
-        """Go to the first message, or after the last."""
+        """Seek the first message, or the end."""
         assert self.reader is not None
         if last:
             self.reader.seek_last()
@@ -267,11 +267,11 @@ class QueueMachine(RuleBasedStateMachine):
             self.reader.seek_first()
         self.position = len(self.messages) if last else self.first
 
-    # what always holds
+    # the invariants
 
     @invariant()
     def reader_and_model_agree(self) -> None:
-        """A fresh reader sees exactly what the list says."""
+        """Check that a new reader gets exactly the messages of the list."""
         if not self.path.exists():
             return
         with open_reader(self.path) as reader:
@@ -292,7 +292,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def _messages_of(operation: Operation) -> list[tuple[bytes, int]]:
-    """Return what the operation adds, without doing it."""
+    """Return what the operation would add, without applying it."""
     match operation:
         case Append(payload, type_id):
             return [(payload, type_id)]

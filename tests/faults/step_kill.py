@@ -1,7 +1,7 @@
 """R2: the engine killed at every instruction of a call.
 
-csrc/tests/step_kill.c steps through the calls and checks each state that a kill could leave; some
-of the recovered states are judged here again, by the decoder that shares no code with the engine.
+csrc/tests/step_kill.c steps through the calls and checks each state that a kill could leave. This module
+checks some of the recovered states again, with the decoder that shares no code with the engine.
 """
 
 import shutil
@@ -48,7 +48,7 @@ _LIMIT_S = 300
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """How far one scenario was stepped through."""
+    """The result of stepping through one scenario."""
 
     instructions: int
     states: int
@@ -80,7 +80,7 @@ def _judge(kept: dict[str, str], salt: int, *, torn: bool) -> None:
 
 
 def step_through(scenario: str, salt: int, *, keep: int = 20) -> Steps:
-    """Check the state after every instruction, and every ``keep``-th of them twice."""
+    """Check the state after every instruction, and every ``keep``-th state twice."""
     root = memory_directory()
     *kept, summary = _run("steps", scenario, root, salt, 1, 0, keep)
     for state in kept:

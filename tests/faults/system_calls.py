@@ -17,7 +17,7 @@ __all__ = ["CALL_NAMES", "FOR_EVER", "Call", "Injection", "injected", "observed"
 
 
 class Call(NamedTuple):
-    """One system call that is about to happen."""
+    """A system call that is about to be made."""
 
     name: str
     path: str | None
@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
 @contextmanager
 def observed(answer: Callable[[Call], int]) -> Iterator[None]:
-    """Ask ``answer`` before each system call of the engine; its exception is raised at the end."""
+    """Call ``answer`` before each system call of the engine; raise its exception at the end."""
     failures: list[BaseException] = []
 
     def hook(context: object, number: int, path: object, fd: int, offset: int, length: int) -> int:

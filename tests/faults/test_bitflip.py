@@ -1,8 +1,8 @@
 """R6: every single-bit flip in the files of a queue is detected or does no harm.
 
-A flip does no harm when every message still comes out as it was written; ``_segment_map`` says
-where in a segment that may be so, and why. Anywhere else it has to be noticed: by an error, never
-by a wrong or a missing message.
+A flip does no harm when every message still comes out as it was written; ``_segment_map`` says where in a
+segment this may be so, and why. Anywhere else the flip must cause an error, never a wrong or a missing
+message.
 """
 
 import mmap
@@ -31,7 +31,7 @@ READER = "audit"
 
 
 def _payload(seq: int) -> bytes:
-    # Some lengths make the commit word a power of two: one flip then makes it 0.
+    # Some lengths make the commit word a power of two, which one flip turns into 0.
     lengths = (0, 1, 3, 100, 127, 31, 63, 400)
     return random.Random(seq).randbytes(lengths[seq % len(lengths)])
 
@@ -39,7 +39,7 @@ def _payload(seq: int) -> bytes:
 class Queue(NamedTuple):
     path: Path
     messages: int
-    committed: int  # messages the named reader is past
+    committed: int  # messages that the named reader has read
 
     @property
     def payloads(self) -> list[bytes]:
@@ -69,7 +69,7 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
 
 
 def _flips(view: mmap.mmap, offsets: Iterator[int] | range) -> Iterator[tuple[int, int]]:
-    """Flip each bit in turn; it is back in place when the next one comes."""
+    """Flip each bit in turn, and restore it before the next one."""
     for offset in offsets:
         whole = view[offset]
         for bit in range(8):
@@ -79,7 +79,7 @@ def _flips(view: mmap.mmap, offsets: Iterator[int] | range) -> Iterator[tuple[in
 
 
 def _segment_map(view: mmap.mmap) -> dict[int, str]:
-    """Tell for each byte of a segment what it is, where a flip may do no harm."""
+    """Return, for each byte of a segment in which a flip may do no harm, what it is."""
     kinds: dict[int, str] = {}
     kinds.update(dict.fromkeys(range(12, 16), "segment flags: only the seal bit is used"))
     kinds.update(dict.fromkeys(range(16, 24), "end of the records: if smaller, it tells less"))
@@ -98,7 +98,7 @@ def _segment_map(view: mmap.mmap) -> dict[int, str]:
 
 
 def _read(reader: aiochronicle.Reader, queue: Queue, start: int = 0) -> bool:
-    """Return whether all messages came; False if an error said why not. Wrong ones fail."""
+    """Return whether all messages came, False after an error; fail on a wrong message."""
     seq = start
     try:
         for message in reader:
@@ -117,13 +117,13 @@ def _positions(queue: Queue) -> list[Position]:
         for _ in range(queue.messages):
             positions.append(reader.position)
             assert reader.poll() is not None
-            reader.wait(0)  # enters the next segment, if this one has ended
+            reader.wait(0)  # enters the next segment if this one has ended
         positions.append(reader.position)
     return positions
 
 
 def _read_around(reader: aiochronicle.Reader, queue: Queue, start: int) -> bool:
-    """The same as _read for three messages from ``start`` on."""
+    """Read three messages from ``start`` on; otherwise as _read."""
     try:
         for seq in range(start, min(start + 3, queue.messages)):
             message = reader.poll()
@@ -141,7 +141,7 @@ def _read_around(reader: aiochronicle.Reader, queue: Queue, start: int) -> bool:
 def test_bitflip_in_a_segment_is_detected_or_harmless(queue: Queue, segment: int) -> None:
     detected = harmless = 0
     positions = _positions(queue)
-    # The record before the one that a byte belongs to: from there on a gap would show.
+    # The record before the one with this byte: reading from there would show a gap.
     before = [0] * SEGMENT_SIZE
     for seq, position in enumerate(positions):
         if position.segment == segment:
@@ -189,8 +189,8 @@ def _read_afresh(queue: Queue, start: int | None) -> None:
     ],
 )
 def test_bitflip_is_survived_by_a_new_reader(queue: Queue, name: str, size: int) -> None:
-    """Opened afresh, by seq and by time: what comes is right, or an error says why not."""
-    # The state word of the control block is waited for, a second each: two of its bits will do.
+    """A reader opened after the flip, also by seq and by time, gets the right messages or an error."""
+    # Opening waits a second for the state word of the control block: two of its bits are enough.
     slow = {(byte, bit) for byte in range(8, 12) for bit in range(8)} - {(8, 0), (8, 1)}
     with _mapped(queue.path / name) as view:
         for offset, bit in _flips(view, range(size)):
@@ -202,7 +202,7 @@ def test_bitflip_is_survived_by_a_new_reader(queue: Queue, name: str, size: int)
 
 
 def test_bitflip_in_a_position_never_moves_the_reader(queue: Queue) -> None:
-    """A slot with a flipped bit is not believed; the other one is, or the reader is told."""
+    """A slot with a flipped bit is not used: the reader takes the other slot or raises."""
     positions = []
     with open_reader(queue.path, READER, start="first") as reader:
         for _ in range(queue.messages):
@@ -210,7 +210,7 @@ def test_bitflip_in_a_position_never_moves_the_reader(queue: Queue) -> None:
             reader.poll()
     outcomes = {"resumed": 0, "told": 0}
     file = queue.path / "readers" / f"{READER}.meta"
-    # Opening writes a heartbeat into it, so each flip starts from a copy.
+    # Opening writes a heartbeat into the file, so each flip starts from a copy.
     original = file.read_bytes()
     for offset in range(len(original)):
         for bit in range(8):
@@ -231,7 +231,7 @@ def test_bitflip_in_a_position_never_moves_the_reader(queue: Queue) -> None:
 
 
 def _recover(path: Path, queue: Queue) -> bool:
-    """Open a copy with a flipped bit for writing; False if that is refused."""
+    """Open a copy with a flipped bit for writing; return False if the engine refuses."""
     try:
         with open_writer(path, _inline_housekeeping=True, verify=True) as writer:
             seq = writer.append(b"new")
@@ -257,12 +257,12 @@ def test_bitflip_before_recovery_is_detected_or_harmless(queue: Queue) -> None:
     sizes = [path.stat().st_size for path in files]
     outcomes = {True: 0, False: 0}
     for _ in range(count):
-        # Half of them among the small files and headers, where more depends on each bit.
+        # Half of the flips hit small files and headers, where more depends on each bit.
         file = rng.choice(files) if rng.random() < 0.5 else rng.choices(files, sizes)[0]
         limit = file.stat().st_size
         offset = rng.randrange(min(limit, 512) if rng.random() < 0.5 else limit)
         if file.name == "control.meta" and 8 <= offset < 12:
-            continue  # the state word: waited for, a second each
+            continue  # the state word: opening waits a second for it
         copy_as_original(queue.path, copy)
         with _mapped(copy / file.relative_to(queue.path)) as view:
             view[offset] ^= 1 << rng.randrange(8)

@@ -1,6 +1,7 @@
-"""One of many queues that are flushed together fails: it alone is poisoned, and named.
+"""If one of many queues that are flushed together fails, only its writer is poisoned, and the error names
+it.
 
-Through io_uring, by threads where that is refused, and one by one where there are no threads either.
+With io_uring, with threads where io_uring is refused, and one by one without threads.
 """
 
 import asyncio
@@ -35,14 +36,14 @@ def bus(tmp_path: Path) -> Iterator[Bus]:
 
 @contextmanager
 def failing(way: str, name: str, topic: str | None) -> Iterator[list[str]]:
-    """Fail calls of this name, on segments of this topic (None: on all); collect all that are made."""
+    """Fail calls of this name on segments of this topic (None: all topics); collect all calls."""
     made: list[str] = []
 
     def answer(call: Call) -> int:
         made.append(call.name)
         if call.name in WAYS[way]:
             return errno.EPERM
-        if call.name != name or call.fd < 0:  # a control block, of which the hook knows no file
+        if call.name != name or call.fd < 0:  # a control block: the hook gets no file for it
             return 0
         segment = str(Path(f"/proc/self/fd/{call.fd}").readlink())
         return errno.EIO if topic is None or f"/{topic}/" in segment else 0

@@ -1,7 +1,7 @@
 """R5: files cut, removed or replaced under open handles: an error within a second, never a signal.
 
-A signal would end the test run, so each case runs in a process of its own, with Python's
-faulthandler off, installed before the engine's handler, and installed after it.
+A signal would end the test run, so each case runs in a process of its own: with Python's faulthandler off,
+installed before the engine's handler, and installed after it.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_S = 60  # for starting Python on a busy machine; the program itself has a limit of a second
+TIMEOUT_S = 60  # allows for a slow start of Python; the program itself has a limit of a second
 
 PRELUDE = """
 import faulthandler, os, shutil, sys, time
@@ -87,7 +87,7 @@ def test_cut_segment_under_a_reader(tmp_path: Path, order: str) -> None:
 
 @pytest.mark.parametrize("bytes_left", [0, 64])
 def test_cut_segment_under_messages_that_were_handed_over(tmp_path: Path, bytes_left: int) -> None:
-    """What was not copied yet is gone; zeros are not what was sent."""
+    """A payload that was not copied before the cut raises; the engine never returns zeros for it."""
     program = """
     import msgspec
 
@@ -243,7 +243,7 @@ def _can_unshare() -> bool:
 
 @pytest.mark.skipif(not _can_unshare(), reason="needs a user namespace with mounts")
 def test_cut_off_writes_by_a_read_only_mount(tmp_path: Path) -> None:
-    """A queue on a read-only mount can be read, and says why it takes nothing."""
+    """A queue on a read-only mount can be read; opening it for writing raises AccessDenied."""
     program = """
     import subprocess
     from aiochronicle import *

@@ -1,8 +1,7 @@
 """Snapshots and copies of a queue that is in use.
 
-A snapshot of hard links must not disturb those who use the queue. A copy that was made file by file
-has segments that are older than the small files next to them; it is a queue all the same, which ends
-where its records end.
+A snapshot of hard links must not disturb the users of the queue. A copy made file by file has segments that
+are older than the small files next to them. It is still a queue, which ends where its records end.
 """
 
 import random
@@ -26,7 +25,7 @@ message = None
 
 
 def take(actor: Actor) -> list[int]:
-    """Have the actor's ``reader`` read what is there; return the seqs."""
+    """Let the actor's ``reader`` read all available messages; return the seqs."""
     actor.do(TAKE)
     found = actor.do("taken")
     assert isinstance(found, list)
@@ -47,7 +46,7 @@ def test_copies_by_hard_links_do_not_disturb_live_readers(tmp_path: Path, name: 
     queue = tmp_path / "queue"
     with Actor() as writing, Actor() as reading:
         open_both(writing, reading, queue, name)
-        fill(writing, 1000, 500)  # in segments that the reader has not opened yet
+        fill(writing, 1000, 500)  # they are in segments that the reader has not opened yet
         hard_links(queue, tmp_path / "snapshot")
         assert take(reading) == list(range(1000, 1500))
         fill(writing, 1500, 1000)
@@ -91,7 +90,7 @@ def test_copies_by_hard_links_do_not_disturb_the_repair_after_a_kill(tmp_path: P
 
 
 def test_copies_by_hard_links_do_not_disturb_retention(tmp_path: Path) -> None:
-    """Removing a name leaves the snapshot's, so what retention removes is still there."""
+    """Removing a file leaves the snapshot's link, so the snapshot keeps what retention removes."""
     queue = tmp_path / "queue"
     with Actor() as writing, Actor() as reading:
         open_both(writing, reading, queue)
@@ -106,7 +105,7 @@ def test_copies_by_hard_links_do_not_disturb_retention(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["live", "closed", "killed"])
 def test_copies_by_hard_links_are_not_written_to(tmp_path: Path, state: str) -> None:
-    """Two writers would write to the same files; the snapshot can be read."""
+    """A snapshot can be read but not written: two writers would share the same files."""
     queue, snapshot = tmp_path / "queue", tmp_path / "snapshot"
     with Actor() as writing, Actor() as other:
         writing.do(f"writer = open_writer(path, {SMALL})", path=str(queue))
@@ -137,9 +136,9 @@ def test_copies_by_hard_links_are_not_written_to(tmp_path: Path, state: str) -> 
 
 
 def copy_while_it_grows(queue: Path, copy: Path, writing: Actor, reading: Actor) -> int:
-    """Copy in name order; when all segments are copied the queue grows and its reader commits.
+    """Copy in name order; after the last segment is copied, the queue grows and its reader commits.
 
-    Return how many messages the copy has.
+    Return the number of messages in the copy.
     """
     held = 0
 
@@ -202,7 +201,7 @@ def test_copies_in_name_order_can_be_read_before_they_are_written_to(tmp_path: P
 
 
 def test_copies_in_name_order_of_a_busy_queue_are_queues(tmp_path: Path, seed: int) -> None:
-    """As it happens: the writer appends, rolls and flushes all the time; the copy takes its time."""
+    """A copy is usable even if the writer appends, rolls and flushes throughout a slow copy."""
     dice = random.Random(seed)
     for number in range(2):
         check_a_busy_copy(tmp_path / f"{number}", dice)
@@ -233,7 +232,7 @@ thread.start()
 
 
 def check_a_busy_copy(root: Path, dice: random.Random) -> None:
-    """Copy a queue at work and use the copy; also for the campaign."""
+    """Copy a queue in use and use the copy; the campaign calls this, too."""
     root.mkdir()
     queue, copy = root / "queue", root / "copy"
     with Actor() as busy:

@@ -1,7 +1,7 @@
-"""The active segment is cut, or its room is gone, under a live writer.
+"""The active segment is cut, or its disk space is gone, under a live writer.
 
-A flush looks, and never claims what the file does not have. An append notices at the latest when it
-gets to a page that is not there; it is neither a signal nor a success.
+A flush checks, and never claims what the file does not have. An append fails no later than at the first
+missing page, with neither a signal nor a success.
 """
 
 import os
@@ -45,7 +45,7 @@ def open_and_fill(actor: Actor, queue: Path, options: str = "") -> None:
 
 
 def seqs_in(file: Path) -> list[int]:
-    """Walk over the records that are really in the file, which may have been cut."""
+    """Return the seqs of the records that are really in the file, which may have been cut."""
     found, data, offset = [], file.read_bytes(), 64
     while offset + RECORD <= len(data) and any(data[offset : offset + 4]):
         assert data[offset + 64 : offset + 64 + PAYLOAD] == b"x" * PAYLOAD
@@ -64,7 +64,7 @@ def assert_told(failure: Failure, queue: Path) -> None:
 def test_cut_segment_is_found_by_the_next_flush(
     tmp_path: Path, actor: Actor, cut: int, more: int
 ) -> None:
-    """With nothing new to sync (more=0), too: what it says is durable has to be there."""
+    """What a flush reports as durable is there, even with nothing new to sync (more=0)."""
     queue = tmp_path / "queue"
     open_and_fill(actor, queue)
     os.truncate(segment(queue, 0), cut)
@@ -80,7 +80,7 @@ def test_cut_segment_is_found_by_the_next_flush(
 def test_cut_segment_is_found_by_the_append_that_reaches_it(
     tmp_path: Path, actor: Actor, cut: int
 ) -> None:
-    """Of what is acknowledged at most one page, the one in which the file ends, is not there."""
+    """At most one page of acknowledged messages is lost: the page in which the file ends."""
     queue = tmp_path / "queue"
     open_and_fill(actor, queue)
     os.truncate(segment(queue, 0), cut)
@@ -110,7 +110,7 @@ def test_cut_segment_costs_no_acknowledged_flush(
 
 
 def test_cut_segment_is_told_by_an_idle_writer_within_seconds(tmp_path: Path, actor: Actor) -> None:
-    """Also if nobody flushes: the look once a second is what appends go by."""
+    """Without a flush, the housekeeper's check once a second makes appends fail."""
     queue = tmp_path / "queue"
     open_and_fill(actor, queue)
     os.truncate(segment(queue, 0), CUTS["inside the last page"])
@@ -131,7 +131,7 @@ def punch(file: Path, offset: int, length: int) -> None:
 def test_cut_segment_by_a_full_file_system_is_an_error_of_append(
     tmp_path: Path, actor: Actor
 ) -> None:
-    """A page of the segment has lost its room, and there is none left: no signal, no success."""
+    """If a page of the segment has lost its block and the disk is full, an append fails without a signal."""
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
@@ -140,7 +140,7 @@ def test_cut_segment_by_a_full_file_system_is_an_error_of_append(
         open_and_fill(actor, queue)
         hole = END // PAGE * PAGE + 8 * PAGE
         with (small / "ballast").open("wb", buffering=0) as ballast:
-            actor.do("time.sleep(0.2)")  # the next segment is prepared by now
+            actor.do("time.sleep(0.2)")  # by now the next segment is prepared
             punch(segment(queue, 0), hole, 4 * PAGE)
             with pytest.raises(OSError, match="space"):
                 while True:
@@ -167,13 +167,13 @@ def test_cut_segment_by_a_full_file_system_is_an_error_of_append(
 def test_cut_segment_is_not_what_an_unreadable_page_ahead_makes_of_it(
     disk: Disk, flush: str
 ) -> None:
-    """A page after the end is written over as a whole; if not, it is an error of append."""
+    """An append overwrites a bad page after the end as a whole, or raises."""
     queue = disk.path / "queue"
     with Actor() as actor:
         open_and_fill(actor, queue)
         actor.do("writer.close()")
     file = segment(queue, 0)
-    with file.open("r+b") as tail:  # as it is in a segment that recovery has cleared
+    with file.open("r+b") as tail:  # as in a segment that recovery has cleared
         tail.seek(END)
         tail.write(bytes(SIZE - END))
         os.fsync(tail.fileno())

@@ -1,4 +1,4 @@
-"""What was said to be on disk is never cut off, whatever happens to a page before it.
+"""Recovery never cuts off what was reported as durable, whatever happens to a page before it.
 
 A power cut leaves the image of the disk at that moment, and one bit of an old message has changed:
 that is damage, not the end of the queue, and everything after it stays.
@@ -20,7 +20,7 @@ DAMAGED = 500
 def assert_damage_costs_one_message(queue: Path, count: int) -> None:
     """Recover the queue of an image; at least the first ``count`` messages are on disk.
 
-    Recovery has to look at the segment in which the queue ends only.
+    Recovery must read only the segment in which the queue ends.
     """
     flip_a_bit(queue, DAMAGED)
     with Actor() as actor:
@@ -78,16 +78,16 @@ def test_durable_messages_of_a_batch_writer_survive_damage_before_them(
 def test_durable_messages_are_told_from_those_that_were_not_flushed(
     disk: Disk, actor: Actor
 ) -> None:
-    """The other half of the rule: after the last flush an invalid record may be the end.
+    """After the last flush an invalid record may be the end of the queue.
 
-    Then what follows is kept aside; else it is damage like any other, and costs one message.
+    Then recovery sets aside what follows; otherwise the record is ordinary damage and costs one message.
     """
     actor.do("writer = open_writer(path, segment_size=4 << 20)", path=str(disk.path / "queue"))
     fill(actor, 0, DAMAGED // 2)
     flushed = actor.do("writer.flush_now()")
     fill(actor, DAMAGED // 2, DAMAGED)
     actor.kill()
-    disk.drop_caches()  # as if the kernel had written back everything
+    disk.drop_caches()  # as if the kernel had written everything back
     queue = disk.path / "queue"
     flip_a_bit(queue, DAMAGED)
     with Actor() as second:
@@ -124,11 +124,11 @@ def _count_writes(disk: Disk) -> int:
 
 
 def test_one_durable_message_is_one_write_and_one_cache_flush(disk: Disk, actor: Actor) -> None:
-    """Not also the inode, whose times a look at them makes worth writing, nor index.meta."""
+    """A flush writes neither the inode, whose times change with each stat, nor index.meta."""
     count = 200
     actor.do("writer = open_writer(path, segment_size=4 << 20)", path=str(disk.path / "queue"))
     actor.do(_FLUSH_EACH, first=0, count=10, salt=SALT)
     before = _count_writes(disk)
     actor.do(_FLUSH_EACH, first=10, count=count, salt=SALT)
-    # Once a second index.meta is synced, too, and the kernel may write something of its own.
+    # index.meta is synced once a second, and the kernel may write something of its own.
     assert _count_writes(disk) - before <= 2.5 * count

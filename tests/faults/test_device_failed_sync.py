@@ -1,8 +1,8 @@
-"""A sync that failed is not undone by opening the queue again.
+"""Opening the queue again does not hide a failed sync.
 
-The kernel reports a failed write-back once. Afterwards the pages count as clean though the disk does
-not have them, and the next sync of the same pages succeeds without writing anything. So whoever opens
-the queue has to write them again before it says that they are durable.
+The kernel reports a failed write-back once. Afterwards the pages count as clean though the disk does not
+have them, and the next sync of the same pages succeeds without writing anything. So a writer that opens the
+queue must write them again before it reports them as durable.
 """
 
 import errno
@@ -19,7 +19,7 @@ COUNT = 700
 
 
 def fail_a_flush(disk: Disk, actor: Actor, queue: Path) -> None:
-    """Leave a queue whose pages are in the kernel's cache, clean, and not on the disk."""
+    """Leave a queue whose pages are clean in the kernel's cache but not on the disk."""
     actor.do("writer = open_writer(path, segment_size=1 << 20)", path=str(queue))
     fill(actor, 0, FLUSHED)
     assert actor.do("writer.flush_now()") == FLUSHED
@@ -33,7 +33,7 @@ def fail_a_flush(disk: Disk, actor: Actor, queue: Path) -> None:
 
 
 def assert_on_disk(disk: Disk, queue: Path, count: int) -> None:
-    """What was said to be durable is in the image of a power cut, and after mounting again."""
+    """What was reported as durable is in the image of a power cut, and there after mounting again."""
     with disk.power_cut() as image:
         assert recover(image / queue.name) >= count
         found = read(image / queue.name)
@@ -67,7 +67,7 @@ def test_failed_sync_is_made_good_by_the_next_writer(
 
 
 def test_failed_sync_of_a_killed_writer_is_made_good_by_the_next_one(disk: Disk) -> None:
-    """The kernel's own write-back failed, and nobody was there to be told."""
+    """The next writer repairs a write-back that failed after the writer was killed."""
     queue = disk.path / "queue"
     make_killed(queue, COUNT, "segment_size=1 << 20")
     with disk.unwritable(segment(queue, 0)), Actor() as actor:
@@ -102,7 +102,7 @@ def test_failed_sync_of_a_disk_that_still_fails_claims_nothing(disk: Disk, actor
 
 
 def test_failed_sync_of_a_sync_writer_is_told_with_its_seq(disk: Disk, actor: Actor) -> None:
-    """NotDurable says: do not send it again before a new writer has told whether it is there."""
+    """After NotDurable, a new writer shows whether the message is there, before it is sent again."""
     queue = disk.path / "queue"
     step = "writer = open_writer(path, segment_size=1 << 20, flush='sync')"
     actor.do(step, path=str(queue))

@@ -1,7 +1,7 @@
-"""A batch of which a power cut took a page was never there.
+"""A batch that lost a page in a power cut counts as never written.
 
-No reader gets a part of it, neither before nor after the next writer has repaired the queue: that one
-gives its seqs again, and a reader that had taken some of them would go on after the new ones.
+No reader gets a part of it, neither before nor after the next writer has repaired the queue. That writer
+reuses its seqs, and a reader that had taken some of them would miss the new ones.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 from .actor import Actor, Failure
 from .devices import PAGE
 
-# Three records of two pages each, after one that fills the first page.
+# Three records of two pages each, after a record that fills the first page.
 FIRST = "b'first' + bytes(4096 - 64 - 64 - 5)"
 BATCH = "[b'%d' % n + bytes(2 * 4096 - 64 - 1) for n in range(3)]"
 STARTS = [PAGE, 3 * PAGE, 5 * PAGE]
@@ -21,7 +21,7 @@ EXPECTED = [(1, b"other 0"), (2, b"other 1"), (3, b"other 2")]
 
 
 def make_torn(queue: Path, start: int, *, named: bool) -> None:
-    """Leave what a power cut does if it comes before this page of a batch is on the disk."""
+    """Leave the queue of a power cut that came before this page of a batch was on the disk."""
     with Actor() as actor:
         actor.do("writer = open_writer(path, segment_size=1 << 20)", path=str(queue))
         actor.do(f"writer.append({FIRST}); writer.flush_now()")
@@ -63,7 +63,7 @@ def test_half_batch_is_given_to_nobody_and_its_seqs_to_the_next_messages(
 
 @PAGES
 def test_half_batch_is_not_in_a_batch_of_the_reader(tmp_path: Path, start: int) -> None:
-    """read_batch and columns take several records at once, and stop before it as well."""
+    """read_batch and columns, which take several records at once, also stop before the batch."""
     queue = tmp_path / "queue"
     make_torn(queue, start, named=False)
     with Actor() as actor:

@@ -1,4 +1,4 @@
-"""The disks themselves: what they are told to fail fails, and nothing else does."""
+"""The test disks fail the requested operations and no others."""
 
 import mmap
 import os
@@ -22,7 +22,7 @@ def make_file(path: Path) -> bytes:
 
 
 def readable(path: Path) -> list[int]:
-    """Name the pages of the file that can be read."""
+    """Return the numbers of the pages of the file that can be read."""
     found = []
     with path.open("rb", buffering=0) as file:
         for number in range(PAGES):
@@ -45,7 +45,7 @@ def test_harness_makes_exactly_the_chosen_page_unreadable(disk: Disk) -> None:
 
 
 def test_harness_makes_an_unreadable_page_a_signal_of_a_plain_program(disk: Disk) -> None:
-    """Which is why the engine has to look: without its handler the program would be dead."""
+    """A mapped read of a bad page kills a program that lacks the engine's handler."""
     file = disk.path / "file"
     make_file(file)
     disk.drop_caches()
@@ -65,7 +65,7 @@ def test_harness_fails_write_back_once_and_keeps_the_old_bytes(disk: Disk) -> No
             view[0:3] = b"new"
             with pytest.raises(OSError, match="Input/output error"):
                 view.flush()
-        view.flush()  # says nothing, and writes nothing
+        view.flush()  # reports nothing, and writes nothing
         with disk.power_cut() as image:
             assert (image / "file").read_bytes() == data
         view[0:3] = b"new"
@@ -89,7 +89,7 @@ def test_harness_cuts_the_power_between_what_was_synced_and_what_was_not(disk: D
 
 
 def test_harness_leaves_nothing_behind_when_a_test_fails(tmp_path: Path, disk: Disk) -> None:
-    """Not even if a program still has a file open."""
+    """Nothing is left behind, even if a program still has a file open."""
     del disk  # there can be one
     where = tmp_path
     with pytest.raises(ZeroDivisionError), Actor() as actor, Disk.make() as failing:

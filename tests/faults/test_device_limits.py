@@ -1,4 +1,5 @@
-"""The kernel has no more of something, or sends a signal into a call: an error, or no difference."""
+"""If the kernel runs out of something or a signal interrupts a call, the result is an error or no
+difference."""
 
 import errno
 import signal
@@ -15,7 +16,7 @@ USED = "used = max(map(int, os.listdir('/proc/self/fd'))) + 1"
 
 
 def test_limits_of_inotify_make_a_reader_poll_and_no_less(tmp_path: Path) -> None:
-    """Neither side gets a watch: the reader finds out by itself that there is something."""
+    """Without inotify on either side, the reader notices new messages by polling."""
     queue = tmp_path / "queue"
     with Actor(inotify_instances=0) as writing, Actor(inotify_instances=0) as reading:
         assert reading.do("__import__('ctypes').CDLL(None).inotify_init1(0)") == -1
@@ -32,7 +33,7 @@ def test_limits_of_inotify_make_a_reader_poll_and_no_less(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("room", [0, 2, 4, 6, 8])
 def test_limits_of_descriptors_are_an_error_that_changes_nothing(tmp_path: Path, room: int) -> None:
-    """However many are left: it opens, or says why not; with more of them it opens."""
+    """Opening succeeds or raises, whatever the number of free descriptors; with more of them it succeeds."""
     queue = tmp_path / "queue"
     with Actor() as actor:
         actor.do("open_writer(path, segment_size=64 << 10).close()", path=str(queue))
@@ -51,7 +52,7 @@ def test_limits_of_descriptors_are_an_error_that_changes_nothing(tmp_path: Path,
 
 
 def test_limits_of_descriptors_do_not_stop_an_open_writer(tmp_path: Path) -> None:
-    """It appends and flushes as long as its segment lasts; then it says so, and nothing is lost."""
+    """The writer appends and flushes until its segment is full, then raises; nothing is lost."""
     queue = tmp_path / "queue"
     with Actor() as actor:
         actor.do("writer = open_writer(path, segment_size=64 << 10)", path=str(queue))
@@ -75,7 +76,7 @@ for seq in range(2000):
 
 
 def test_limits_of_patience_signals_interrupt_no_wait(tmp_path: Path) -> None:
-    """The handler runs, and the wait goes on until there is something."""
+    """The handler runs, and the wait continues until a message comes."""
     queue = tmp_path / "queue"
     with Actor() as writing, Actor() as reading:
         writing.do("writer = open_writer(path)", path=str(queue))

@@ -1,4 +1,4 @@
-"""A few of the random cases of the campaign ``devices``; ``make torture`` runs the others."""
+"""A few random cases of the campaign ``devices``; ``make torture`` runs more."""
 
 import random
 

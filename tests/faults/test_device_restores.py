@@ -1,7 +1,7 @@
-"""A queue that is restored from a backup, or cloned, is another queue from then on.
+"""A queue that is restored from a backup, or cloned, becomes another queue.
 
-What was written after the backup is gone, and its seqs are given again to other messages. An
-exactly-once chain must take those for new, and what it has done before the backup for done.
+What was written after the backup is gone, and other messages get its seqs. An exactly-once chain must treat
+those messages as new, and the messages from before the backup as done.
 """
 
 import shutil
@@ -21,7 +21,7 @@ Copy = Callable[[Path, Path], None]
 
 
 def write(path: Path, *payloads: bytes) -> tuple[int, int]:
-    """Append with a writer of its own; return its epoch and the queue's id."""
+    """Append with a new writer; return its epoch and the queue's id."""
     with open_writer(path, segment_size=SEGMENT) as writer:
         for payload in payloads:
             writer.append(payload)
@@ -30,7 +30,7 @@ def write(path: Path, *payloads: bytes) -> tuple[int, int]:
 
 
 def execute(orders: Path, fills: Path) -> list[bytes]:
-    """Be the chain: execute each order that has no result yet; return which these were."""
+    """Run the chain: execute each order that has no result yet; return these orders."""
     executed: list[bytes] = []
     with open_reader(orders) as reader, open_writer(fills, segment_size=SEGMENT) as out:
         done = out.last_causes()
@@ -55,7 +55,7 @@ def numbered(name: str, count: int = 10) -> list[bytes]:
 def test_restored_input_has_its_new_orders_executed_and_no_old_one_again(
     tmp_path: Path, copy: Copy, appended: int
 ) -> None:
-    """Fewer, as many and more new orders than were lost."""
+    """The chain executes all new orders, be they fewer than, as many as or more than the lost ones."""
     orders, fills, backup = (tmp_path / name for name in ("orders", "fills", "backup"))
     write(orders, *numbered("before"))
     copy(orders, backup)
@@ -87,7 +87,7 @@ def test_restored_input_is_restored_twice_from_the_same_backup(tmp_path: Path, c
 
 @WAY
 def test_restored_input_was_backed_up_while_its_writer_was_open(tmp_path: Path, copy: Copy) -> None:
-    """The backup has no clean end; the writer of the restored queue repairs it first."""
+    """If the backup has no clean end, the writer of the restored queue repairs it first."""
     orders, fills, backup = (tmp_path / name for name in ("orders", "fills", "backup"))
     with open_writer(orders, segment_size=SEGMENT) as writer:
         writer.append_many(numbered("before"))
@@ -116,7 +116,7 @@ def test_restored_input_is_known_by_last_cause_too(tmp_path: Path, copy: Copy) -
 
 @WAY
 def test_restored_chain_does_what_its_output_has_lost(tmp_path: Path, copy: Copy) -> None:
-    """The other way round: the output is restored, so orders without a result are executed."""
+    """If the output is restored, the chain executes the orders that lack a result."""
     orders, fills, backup = (tmp_path / name for name in ("orders", "fills", "backup"))
     write(orders, *numbered("early"))
     execute(orders, fills)
@@ -130,7 +130,7 @@ def test_restored_chain_does_what_its_output_has_lost(tmp_path: Path, copy: Copy
 
 @WAY
 def test_restored_queues_never_repeat_an_epoch(tmp_path: Path, copy: Copy) -> None:
-    """All of it happens within a second; a clock that counts seconds is not enough."""
+    """The chain works even within one second: a clock with a resolution of seconds would not be enough."""
     queue, backup = tmp_path / "queue", tmp_path / "backup"
     epochs = [write(queue, b"first")[0]]
     copy(queue, backup)
@@ -169,7 +169,7 @@ def test_restored_is_not_what_a_queue_is_that_was_moved(tmp_path: Path) -> None:
 
 @WAY
 def test_restored_queue_does_not_answer_for_its_original(tmp_path: Path, copy: Copy) -> None:
-    """Results caused by a clone's messages say nothing about the original's of the same seq."""
+    """Results of a clone's messages do not count for the original's messages with the same seqs."""
     orders, clone, fills = (tmp_path / name for name in ("orders", "clone", "fills"))
     write(orders, *numbered("common"))
     copy(orders, clone)
@@ -182,7 +182,7 @@ def test_restored_queue_does_not_answer_for_its_original(tmp_path: Path, copy: C
 
 
 def commit_one(paths: list[Path], chosen: Path, number: int) -> list[str]:
-    """Commit a message of one queue to a fan-in of several; return which positions it moved."""
+    """Commit a message of one queue in a fan-in of several; return the positions that moved."""
     with ExitStack() as stack:
         name = f"for-{chosen.name}"
         readers = [stack.enter_context(open_reader(path, name)) for path in paths]

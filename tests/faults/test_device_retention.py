@@ -1,7 +1,7 @@
-"""What retention removes was read, also after a power cut.
+"""Retention removes only what was read, even if the power is cut.
 
-A position that a reader commits is on disk some time later. A segment that was removed because of it
-is gone at once. So the positions that a removal relies on are synced before it.
+A committed position reaches the disk some time later, but a segment that was removed because of it is gone
+at once. So retention syncs the positions that a removal relies on first.
 """
 
 import errno
@@ -25,7 +25,7 @@ def open_queue(writing: Actor, queue: Path, retention: str) -> None:
 
 
 def commit_twice(reading: Actor, queue: Path, name: str, count: int) -> None:
-    """Commit early, which the kernel writes back, and once more, which it does not yet."""
+    """Commit an early position, which is written back, and a later one, which is not written back yet."""
     reading.do(f"reader = open_reader(path, {name!r}); readers = globals().get('readers', [])",
                path=str(queue))  # fmt: skip
     reading.do("readers.append(reader)")
@@ -37,7 +37,7 @@ def commit_twice(reading: Actor, queue: Path, name: str, count: int) -> None:
 
 
 def remove(writing: Actor, queue: Path, field: str = "segments_deleted") -> None:
-    """Apply retention, and have the kernel's journal on disk, as it is some seconds later."""
+    """Apply retention, and write the kernel's journal to the disk, as the kernel does some seconds later."""
     writing.do("writer.flush_now(); writer.retain_now()")
     assert writing.do(f"writer.statistics().{field}") > 0
     writing.do(SYNC, file=str(queue))
@@ -62,7 +62,7 @@ def test_retention_goes_by_positions_that_a_power_cut_does_not_take_back(
         with disk.power_cut() as image:
             left = read(image / "queue")
             assert left, "what is not sealed yet stays"
-            # Not PositionLost: at the latest it goes on with the first message that is there.
+            # No PositionLost: the reader continues no later than with the first message left.
             resumed = read(image / "queue", "audit")
             assert resumed == left[len(left) - len(resumed) :]
             with Actor() as actor:
@@ -73,7 +73,7 @@ def test_retention_goes_by_positions_that_a_power_cut_does_not_take_back(
 
 
 def test_retention_goes_by_the_slowest_of_several_readers(disk: Disk) -> None:
-    """Each of them resumes, however far it has come."""
+    """Each reader resumes, whatever its position."""
     queue = disk.path / "queue"
     counts = {"audit": COUNT // 2, "risk": COUNT * 3 // 4, "archive": COUNT}
     with Actor() as writing, Actor() as reading:

@@ -1,7 +1,7 @@
 """A page that cannot be read is not the end of a queue.
 
-Whoever finds one reports it with path, offset and errno and changes nothing: when the disk can be
-read again, in another controller, from another copy of the block, every message is there.
+A process that meets one reports path, offset and errno and changes nothing. When the disk can be read again,
+with another controller or from another copy of the block, every message is there.
 """
 
 import errno
@@ -21,7 +21,7 @@ RECORD_MAX = PAYLOAD_MAX + 128
 
 
 def assert_names_the_page(failure: Failure, file: Path, page: int) -> None:
-    """A record that reaches into the page begins a little before it; either will do."""
+    """Accept either offset: a record that reaches into the page begins a little before it."""
     assert "ChronicleError" in failure.kinds, failure
     assert failure.errno == errno.EIO, failure
     assert str(file) in failure.text, failure
@@ -31,7 +31,7 @@ def assert_names_the_page(failure: Failure, file: Path, page: int) -> None:
 
 
 def assert_nothing_changes(disk: Disk, queue: Path, file: Path, offset: int = 0) -> None:
-    """Open for writing while a page is unreadable, and once more when it is not."""
+    """Open for writing while a page is unreadable, and again when it is readable."""
     page = offset // PAGE * PAGE
     before = content(queue)
     disk.drop_caches()
@@ -71,7 +71,7 @@ def test_unreadable_page_in_the_middle_of_the_active_segment_stops_the_opening(
 def test_unreadable_page_of_the_segment_stops_the_opening_wherever_it_is(
     disk: Disk, seq: int
 ) -> None:
-    """The first one has the segment's header in it, the last one the end of the queue."""
+    """The first page holds the segment's header, the last one the end of the queue."""
     queue = disk.path / "queue"
     make_killed(queue, COUNT, ONE_SEGMENT)
     number, offset = offset_of(queue, seq)
@@ -98,7 +98,7 @@ def test_unreadable_small_file_stops_the_opening(disk: Disk, name: str) -> None:
 def test_unreadable_page_stops_a_reader_that_goes_on_when_it_can_be_read(
     disk: Disk, name: str
 ) -> None:
-    """It is no damage: nobody is advised to remove the position, nothing is skipped."""
+    """An unreadable page is no damage: no advice to remove the position, and nothing is skipped."""
     queue = disk.path / "queue"
     then = "reader = open_reader(path, 'audit'); reader.read_batch(100); reader.commit()"
     make_killed(queue, COUNT, ONE_SEGMENT, then)
@@ -131,7 +131,7 @@ def test_unreadable_page_is_told_by_verify(disk: Disk) -> None:
 
 
 def test_unreadable_page_of_a_checked_queue_stops_the_opening(disk: Disk) -> None:
-    """With verify=True also a segment is read that no recovery has to look at."""
+    """With verify=True, opening reads even segments that recovery does not need."""
     queue = disk.path / "queue"
     make_killed(queue, COUNT, MANY_SEGMENTS, "writer.close()")
     before = content(queue)
@@ -149,7 +149,7 @@ def test_unreadable_page_of_a_checked_queue_stops_the_opening(disk: Disk) -> Non
 def test_unreadable_page_keeps_retention_from_removing(
     disk: Disk, tmp_path: Path, what: str, archive: bool
 ) -> None:
-    """The archive is on another file system, so that a segment has to be read to be moved."""
+    """With the archive on another file system, moving a segment means reading it."""
     queue = disk.path / "queue"
     then = "reader = open_reader(path, 'audit'); reader.read_batch(10_000); reader.commit()"
     make_killed(queue, COUNT, MANY_SEGMENTS, f"{then}; reader.close(); writer.close()")
@@ -168,7 +168,7 @@ def test_unreadable_page_keeps_retention_from_removing(
         opened = actor.attempt(f"writer = {step}", path=str(queue))
         if what == "segment":
             assert opened is None, opened
-        if opened is None:  # a position may stop the opening already
+        if opened is None:  # opening may already fail at a position
             failure = actor.fails("writer.retain_now()")
             assert actor.do("writer.statistics().segments_deleted") == 0
             assert actor.do("writer.statistics().segments_archived") == 0
@@ -184,9 +184,9 @@ def test_unreadable_page_keeps_retention_from_removing(
 
 
 def test_unreadable_page_leaves_a_segment_without_an_index(disk: Disk) -> None:
-    """It is reported when the segment is to be indexed; no index leaves messages out.
+    """Indexing the segment reports the unreadable page; no index leaves messages out.
 
-    Whether the writer goes on or stops, nothing is missing of what it acknowledged.
+    Whether the writer continues or stops, every acknowledged message is there.
     """
     queue = disk.path / "queue"
     first = 600

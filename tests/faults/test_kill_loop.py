@@ -14,7 +14,7 @@ MEMBERS_KILLED = 300
 PYTHON_MEMBERS_KILLED = 60
 
 
-@pytest.mark.timeout(600)  # of a machine that is busy with other things
+@pytest.mark.timeout(600)  # allows for a busy machine
 def test_killed_writer_in_c_loses_nothing() -> None:
     with KillLoop(chosen_seed()) as loop:
         tally = loop.run(CYCLES)

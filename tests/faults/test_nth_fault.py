@@ -39,7 +39,7 @@ def test_nth_fault_gives_a_documented_error_and_loses_nothing(fault: int) -> Non
 
 
 def test_nth_fault_is_not_swallowed_where_it_matters() -> None:
-    """The loop itself: the first sync that fails has to come out as an error."""
+    """The loop itself works: the first failing sync causes an error."""
     outcome = run_story("sync_map", errno.EIO)
     assert isinstance(outcome.error, errors.StorageError)
     assert outcome.error.errno == errno.EIO

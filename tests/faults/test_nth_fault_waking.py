@@ -2,8 +2,8 @@
 
 A fault there may cost a wake-up its speed, never a message.
 
-These calls happen when they happen, so they are not counted through a program: each one fails from
-the start, for good or once, while a reader waits for a message.
+The timing of these calls is random, so the test does not count them: each one fails from the start, always
+or once, while a reader waits for a message.
 """
 
 import errno
@@ -21,7 +21,7 @@ from .system_calls import CALL_NAMES, Call, observed
 TESTS = Path(__file__).parent.parent
 WAKING_CALLS = ["eventfd", "poll", "receive", "send", "signal", "socket", "watch"]
 FOR_EVER = 1_000_000
-# An interrupted call is made again, and would be forever.
+# An interrupted call is repeated, here without end.
 FAULTS = [
     (errno.EIO, 1),
     (errno.EIO, FOR_EVER),
@@ -80,7 +80,7 @@ def test_nth_fault_while_waiting_loses_no_message(tmp_path: Path, call: str) -> 
 
 
 def test_nth_fault_while_a_queue_is_being_created(tmp_path: Path) -> None:
-    """The one place that waits on a word: a control block which nobody completes."""
+    """Opening a control block that no process completes ends: the only place that waits on a word."""
     queue = tmp_path / "queue"
     with open_writer(queue, segment_size=1 << 16):
         pass
@@ -95,7 +95,7 @@ def test_nth_fault_while_a_queue_is_being_created(tmp_path: Path) -> None:
             waits += call.name == "wait"
             return fault if call.name == "wait" else 0
 
-        (queue / "control.meta").touch()  # one that was left long ago is not waited for
+        (queue / "control.meta").touch()  # opening does not wait for an old one
         with observed(answer), pytest.raises(CorruptionError, match="never completed"):
             open_reader(queue)
         assert waits > 0

@@ -13,4 +13,4 @@ def test_power_loss_takes_nothing_from_a_group_that_it_had_not_acknowledged() ->
     shown = group_images(IMAGES, seed=chosen_seed())
     print(shown)
     assert shown.images >= IMAGES
-    assert shown.again > 0  # it is at least once: some images have lost acknowledgements
+    assert shown.again > 0  # delivery is at least once: some images have lost acknowledgements

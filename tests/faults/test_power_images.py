@@ -51,7 +51,7 @@ def test_power_loss_of_segments_that_a_reader_had_read_is_told_to_it() -> None:
 
 
 def test_power_loss_after_retention_leaves_readers_a_position_that_is_there() -> None:
-    """Segments went because it had committed past them: that commit must be on disk as well."""
+    """If retention removed segments because of a commit, that commit is on disk as well."""
     print(f"AIOCHRONICLE_SEED={SEED}")
     rng = random.Random(SEED)
 
@@ -104,7 +104,7 @@ def test_power_loss_does_not_bring_back_an_aborted_reservation_behind_a_sealed_s
 
 
 def fill(orders: Path, fills: Path) -> list[bytes]:
-    """Run an exactly-once chain over what is there; return the orders that it filled."""
+    """Run an exactly-once chain over the queue; return the orders that it filled."""
     with open_reader(orders) as reader, open_writer(fills, segment_size=4096) as writer:
         done = writer.last_causes()
         filled = []
@@ -119,7 +119,7 @@ def fill(orders: Path, fills: Path) -> list[bytes]:
 
 
 def test_power_loss_of_orders_does_not_take_new_ones_for_those_that_were_lost() -> None:
-    """Their results are on disk, and their seqs are given again."""
+    """Lost orders whose results are on disk do not hide new orders that get the same seqs."""
     print(f"AIOCHRONICLE_SEED={SEED}")
     rng = random.Random(SEED)
 
@@ -153,7 +153,7 @@ def test_power_loss_of_orders_does_not_take_new_ones_for_those_that_were_lost() 
 
 
 def test_power_model_forgets_what_was_not_synced() -> None:
-    """The model itself: without a flush both ends are seen, after it only one."""
+    """The model itself works: without a flush both ends occur, after a flush only one."""
 
     times: list[int] = []
 
@@ -177,7 +177,7 @@ def test_power_model_forgets_what_was_not_synced() -> None:
 
 
 def test_power_check_notices_a_lost_flush() -> None:
-    """The check itself: an image that lacks a flushed message is a violation."""
+    """The check itself works: an image that lacks a flushed message is a violation."""
 
     def steps(scenario: Scenario) -> None:
         scenario.open(segment_size=4096)

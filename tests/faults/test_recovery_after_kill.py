@@ -1,4 +1,4 @@
-"""Single cases that the random ones found first, kept so that they are found at once."""
+"""Regression tests for cases that random tests found."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def write_and_die(path: Path, count: int) -> None:
 
 
 def test_segment_with_an_index_is_not_cut_though_index_meta_is_lost(tmp_path: Path) -> None:
-    """The index is published when all of the segment is durable."""
+    """An index is published only when its whole segment is durable."""
     path = tmp_path / "queue"
     write_and_die(path, 4)
     segment = path / fmt.segment_name(0)
@@ -32,7 +32,7 @@ def test_segment_with_an_index_is_not_cut_though_index_meta_is_lost(tmp_path: Pa
     second = fmt.decode_segment(bytes(content)).records[1]
     content[second.offset + fmt.RECORD_HEADER_SIZE] ^= 1
     segment.write_bytes(content)
-    write_and_die(path, 0)  # recovers, and leaves no mark of a clean close
+    write_and_die(path, 0)  # recovers without leaving the mark of a clean close
     assert not (path / "recovered").exists()
     with open_writer(path) as writer:
         assert writer.append(b"again") == 4

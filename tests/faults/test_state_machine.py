@@ -8,6 +8,6 @@ from .state_machine import run_machines
 RUNS = 300
 
 
-@pytest.mark.timeout(600)  # of a machine that is busy with other things
+@pytest.mark.timeout(600)  # allows for a busy machine
 def test_queue_behaves_like_a_list() -> None:
     run_machines(RUNS, chosen_seed())

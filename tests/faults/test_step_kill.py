@@ -22,6 +22,6 @@ def test_no_instruction_is_a_bad_moment_to_die(scenario: str) -> None:
     steps = step_through(scenario, salt, keep=10)
     print(steps)
     assert steps.checked == steps.states > 1
-    # What was copied between two instructions is what a kill leaves there.
+    # The copy made between two instructions equals what a kill leaves there.
     for _ in range(REAL_KILLS):
         kill_at(scenario, salt, dice.randint(1, steps.instructions))

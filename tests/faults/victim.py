@@ -1,4 +1,4 @@
-"""Writers that get killed: a server that forks one per job, and the other side of it.
+"""Writers to be killed: a server that forks one per job, and its client.
 
 ``python -m faults.victim`` reads jobs, one JSON object per line. For each it forks a child, prints
 its pid, waits for its end and prints the status. The server opens no queue itself and so has no
@@ -32,7 +32,7 @@ _OPERATIONS_MAX = 300
 
 
 class RandomJob(msgspec.Struct, frozen=True, tag=True):
-    """Do random things with a queue until the kill comes; note each promise in the ledger."""
+    """Apply random operations to a queue until the kill comes; note each promise in the ledger."""
 
     path: str
     salt: int
@@ -42,7 +42,7 @@ class RandomJob(msgspec.Struct, frozen=True, tag=True):
 
 
 class ScriptJob(msgspec.Struct, frozen=True, tag=True):
-    """Do exactly this, then die by one's own hand; ``unfinished`` stays an open reservation."""
+    """Apply exactly these operations, then kill itself; ``unfinished`` stays an open reservation."""
 
     path: str
     segment_size: int
@@ -55,7 +55,7 @@ Job = RandomJob | ScriptJob
 
 
 class Word(IntEnum):
-    """Where in the ledger what is."""
+    """The offsets of the ledger's fields."""
 
     ACKNOWLEDGED = 0  # every seq below was acknowledged
     ATTEMPTED = 1  # next seq if the call under way takes effect
@@ -67,10 +67,10 @@ class Word(IntEnum):
 
 
 class Ledger:
-    """Words in a file that is mapped by the victim and by its judge; each is stored at once."""
+    """Words in a file that the victim and its judge map; each store is atomic."""
 
     def __init__(self, path: str) -> None:
-        """Map the file, creating it if need be."""
+        """Map the file; create it if necessary."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(fd, mmap.PAGESIZE)
@@ -86,7 +86,7 @@ class Ledger:
         self._words[word] = value
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the file."""
         self._words.release()
         self._map.close()
 
@@ -106,7 +106,7 @@ def _open_some(job: RandomJob, ledger: Ledger, dice: random.Random) -> Writer:
             messages=dice.choice((None, dice.randint(1, 20))),
         ),
         flush=dice.choice(("async", "sync", Batch(dice.randint(64, 4096), 0.0003))),
-        # The reader comes and goes, and must not lose anything meanwhile.
+        # The reader opens and closes, and must not lose anything in between.
         retention=Retention(
             max_bytes=4 * job.segment_size, reader_ttl_s=3600.0, check_interval_s=0.0005
         )
@@ -138,7 +138,7 @@ def _read_some(job: RandomJob, ledger: Ledger, dice: random.Random) -> None:
     try:
         reader = open_reader(job.path, READER)
     except PositionLost:
-        # Retention does not wait for a name that registers while it is at work.
+        # Retention does not wait for a name that registers while retention runs.
         assert ledger[Word.RETAINED]
         assert not ledger[Word.COMMIT_ATTEMPTED]
         return
@@ -215,7 +215,7 @@ def serve() -> None:
 
 
 class VictimServer:
-    """Starts the server and hands jobs to it, one at a time."""
+    """Starts the server and gives it jobs, one at a time."""
 
     def __init__(self) -> None:
         """Start it."""
@@ -227,7 +227,7 @@ class VictimServer:
         )
 
     def start(self, job: Job) -> int:
-        """Let a victim begin; return its pid. ``wait`` must follow."""
+        """Start a victim; return its pid. ``wait`` must follow."""
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")
         self._process.stdin.flush()

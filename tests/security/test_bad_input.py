@@ -1,4 +1,4 @@
-"""What can be wrong from outside: it gets an exception that says where, and nothing is lost."""
+"""Bad input from outside raises an exception that says where it is, and nothing is lost."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ EVERYTHING = [b"%d" % number for number in range(COUNT)]
 
 
 def patch(path: Path, offset: int, new: bytes) -> bytes:
-    """Overwrite some bytes; returns what was there."""
+    """Overwrite some bytes; return the old ones."""
     with path.open("r+b") as file:
         file.seek(offset)
         old = file.read(len(new))
@@ -48,7 +48,7 @@ def patch(path: Path, offset: int, new: bytes) -> bytes:
 
 
 def says_where(error: errors.ChronicleError, path: Path, offset: int | None = None) -> None:
-    """The exception names the file, and the offset if there is one, also in its text."""
+    """Check that the exception and its text name the file, and the offset if there is one."""
     assert error.path == str(path)
     assert str(path) in str(error)
     if offset is not None:
@@ -135,7 +135,7 @@ def test_a_directory_of_queues_does_not_become_one(tmp_path: Path) -> None:
         open_writer(tmp_path / "root")
     says_where(caught.value, tmp_path / "root")
     assert sorted(path.name for path in (tmp_path / "root").iterdir()) == ["notes", "orders"]
-    # A queue may have others in its directory; it is one already.
+    # A queue's directory may contain other queues; it is a queue already.
     open_writer(tmp_path / "outer").close()
     open_writer(tmp_path / "outer" / "inner").close()
     open_writer(tmp_path / "outer").close()
@@ -280,7 +280,7 @@ def test_wrong_segment_size_in_control_meta(filled: Path, size: int) -> None:
 
 @pytest.mark.parametrize("size", [8192, 1 << 30])
 def test_possible_but_wrong_segment_size(filled: Path, size: int) -> None:
-    """The segments are shorter than they should be: that is told, and none of them is changed."""
+    """Segments that are too short raise, and none of them is changed."""
     old = patch(filled / "control.meta", 24, struct.pack("<Q", size))
     assert payloads(filled) == EVERYTHING, "all there, however long the files should be"
     with pytest.raises(errors.CorruptionError) as caught:
@@ -305,7 +305,7 @@ def test_short_control_meta(filled: Path, length: int) -> None:
 
 @pytest.mark.parametrize("fault", ["positions", "seqlock"])
 def test_lies_about_the_writer_in_control_meta(filled: Path, fault: str) -> None:
-    """Positions in the control block are hints: readers neither crash nor hang nor skip."""
+    """Positions in the control block are hints: wrong ones make no reader crash, hang or skip."""
     if fault == "positions":
         patch(filled / "control.meta", 132, b"\xff" * 4)
         patch(filled / "control.meta", 256, b"\xff" * 8)
@@ -336,7 +336,7 @@ def test_truncated_segment(filled: Path, length: int) -> None:
         first = reader.statistics().messages
         says_where(caught.value, segment)
         with pytest.raises(errors.CorruptionError):
-            reader.poll()  # it does not go away by asking again
+            reader.poll()  # the error stays when the reader tries again
     assert 31 <= first <= 62
     skipped = payloads(filled, on_corrupt="skip")
     assert skipped == EVERYTHING[:first] + EVERYTHING[62:]
@@ -371,7 +371,7 @@ def test_zero_filled_segment(filled: Path) -> None:
 
 
 def test_zero_filled_records_in_a_sealed_segment(filled: Path) -> None:
-    """The header survived, the records did not: later ones must not pass for the next ones."""
+    """If the header survived and the records did not, later records must not pass for the next ones."""
     segment = filled / "000000001.q"
     whole = segment.read_bytes()
     patch(segment, 64 + 10 * 128, bytes(SIZE - 64 - 10 * 128))
@@ -406,7 +406,7 @@ def test_segment_of_another_number(filled: Path) -> None:
 
 
 def test_every_flipped_byte_of_a_record(filled: Path) -> None:
-    """One byte of a record changes: it is told, and only this record is missing when skipping."""
+    """If one byte of a record changes, reading raises, and skipping misses only this record."""
     segment = filled / "000000000.q"
     record = 64 + 5 * 128
     for at in (*range(record, record + 65), record + 64):
@@ -427,7 +427,7 @@ def test_every_flipped_byte_of_a_record(filled: Path) -> None:
 
 
 def test_corruption_does_not_stop_the_writer(filled: Path) -> None:
-    """Before the durable position it is counted and left where it is; nothing is thrown away."""
+    """A corrupt record before the durable position is counted and left in place; nothing is removed."""
     segment = sorted(filled.glob("*.q"))[-1]
     patch(segment, 64 + 64, b"?")
     with open_writer(filled, verify=True) as writer:
@@ -538,7 +538,7 @@ def test_position_outside_the_queue(
 
 
 def lying_index(path: Path, segment_id: int, **changes: int) -> bytes:
-    """The honest index of a segment with some numbers replaced."""
+    """Return the valid index of a segment with some numbers replaced."""
     dump = fmt.decode_segment((path / f"{segment_id:09d}.q").read_bytes())
     flags = fmt.INDEX_UNIFORM if fmt.is_uniform(dump.records) else 0
     raw = bytearray(
@@ -612,7 +612,7 @@ def flip_payload(queue: Path, number: int) -> None:
 
 
 def test_a_commit_after_step_over_lies_behind_the_damage(filled: Path) -> None:
-    """Also at the end: the next reader of the name does not meet it again."""
+    """After step_over and commit, the next reader of the name does not meet the record again."""
     flip_payload(filled, 2)
     with open_reader(filled, "risk") as reader:
         assert [message.seq for message in reader.read_batch(2)] == [0, 1]
@@ -632,7 +632,7 @@ def test_step_over_without_damage_changes_nothing(filled: Path) -> None:
     with open_reader(filled) as reader:
         reader.step_over()
         assert [message.seq for message in reader.read_batch(2)] == [0, 1]
-        with pytest.raises(errors.CorruptionError):  # it was for what the reader stood at
+        with pytest.raises(errors.CorruptionError):  # step_over was for another record
             reader.poll()
 
 
@@ -649,7 +649,7 @@ def zero(segment: Path, first: int, last: int) -> None:
 def test_records_that_became_zeros_under_a_live_writer(
     tmp_path: Path, zeros: tuple[int, int], is_open: bool
 ) -> None:
-    """What the writer has published is not "nothing there yet"."""
+    """A damaged record that the writer has published does not count as "nothing there yet"."""
     path = tmp_path / "queue"
     lost = range((zeros[0] - 64) // 128, (zeros[1] - 64 + 127) // 128)
     with open_writer(path, segment_size=1 << 16) as writer, open_reader(path) as early:

@@ -1,4 +1,4 @@
-"""What another user of the host tries, with real users: planted links, files and connections."""
+"""Attacks by another user of the host, with real users: planted links, files and connections."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ Work = Callable[[Pause], object]
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A directory as /tmp is: everybody may create in it, and remove their own."""
+    """A directory like /tmp: every user may create files in it and remove their own."""
     base = Path(tempfile.mkdtemp())
     base.chmod(0o1777)
     yield base
@@ -62,7 +62,7 @@ def shared() -> Iterator[Path]:
 
 
 class Process:
-    """A process of another user, which goes on when it is told to."""
+    """A process of another user that pauses until the test lets it continue."""
 
     def __init__(self, user: int, work: Work) -> None:
         self._channel, end = socket.socketpair()
@@ -86,23 +86,23 @@ class Process:
         assert self._channel.recv(1) == b"x", "the process ended before it came to a pause"
 
     def tell(self) -> None:
-        """Have it go on."""
+        """Let the process continue."""
         self._channel.sendall(b"x")
 
     def go_on(self) -> None:
-        """Let it come to its next pause."""
+        """Let the process run to its next pause."""
         self.tell()
         self.await_pause()
 
     def end(self) -> int:
-        """Let it come to its end."""
+        """Let the process run to its end."""
         self._channel.close()
         return os.waitpid(self.pid, 0)[1]
 
 
 @contextmanager
 def process_of(user: int, work: Work) -> Iterator[Process]:
-    """Have a process of this user do the work; what it is given pauses until it is told to go on."""
+    """Run the work in a process of this user; its argument pauses until the test continues the process."""
     process = Process(user, work)
     try:
         yield process
@@ -137,7 +137,7 @@ def read_all(path: Path, expect: tuple[int, int, int] | None) -> list[str]:
         return [message.payload.decode() for message in reader]
 
 
-# ---- a directory that is not what was found any more ----
+# ---- a directory that was replaced after it was found ----
 
 
 def test_the_directory_that_was_found_is_opened(shared: Path) -> None:
@@ -153,7 +153,7 @@ def swap_directory(shared: Path, name: str, target: Path) -> None:
 
 @pytest.mark.parametrize("part", ["feed", "team"])
 def test_a_directory_swapped_for_a_link_is_not_opened(shared: Path, part: str) -> None:
-    """The last part of the path, or one above it: the victim's own queue stays private."""
+    """Replacing the last part of the path, or one above it, does not expose the victim's own queue."""
     private = shared / "private"
     run_as(VICTIM, private.mkdir)
     run_as(VICTIM, lambda: write(private / "feed", b"secret"))
@@ -189,7 +189,7 @@ def test_a_directory_that_was_replaced_by_another_or_by_none(shared: Path) -> No
 
 
 def test_the_owner_of_what_was_found_counts(shared: Path) -> None:
-    """A directory that was removed leaves its inode number to the next one made."""
+    """A new directory may reuse the inode number of a removed one."""
     path = shared / "feed"
     run_as(ATTACKER, lambda: write(path, b"x", 0o666))
     device, inode, _ = identity(path)
@@ -220,7 +220,7 @@ def test_an_operator_may_link_a_queue(shared: Path) -> None:
 
 
 def test_a_swap_under_an_open_reader_touches_nothing_else(shared: Path) -> None:
-    """When it is closed, its socket is not removed from where the path leads by then."""
+    """Closing a reader does not remove a socket from the directory that its path has come to name."""
     feed, private = shared / "feed", shared / "private"
 
     def attack(pause: Pause) -> None:
@@ -244,7 +244,7 @@ def test_a_swap_under_an_open_reader_touches_nothing_else(shared: Path) -> None:
 
 @pytest.mark.parametrize("name", ["readers", "wake"])
 def test_directories_in_a_queue_that_lead_out_of_it(shared: Path, name: str) -> None:
-    """Neither a position nor a socket is made where a link of the queue's owner points."""
+    """No position and no socket is created behind a link of the queue's owner."""
     feed, private = shared / "feed", shared / "private"
     run_as(VICTIM, private.mkdir)
 
@@ -270,7 +270,7 @@ def test_directories_in_a_queue_that_lead_out_of_it(shared: Path, name: str) -> 
     assert everything(private) == []
 
 
-# ---- files that are there already ----
+# ---- files that exist already ----
 
 
 KINDS = ["file", "hard link", "symbolic link", "pipe"]
@@ -297,7 +297,7 @@ def plant_file(path: Path, kind: str, target: Path) -> None:
 
 @pytest.fixture
 def precious(shared: Path) -> Iterator[Path]:
-    """Return a file of root, which must stay as it is."""
+    """Return a file of root, which must not change."""
     path = shared / "precious"
     path.write_bytes(b"precious")
     path.chmod(0o640)
@@ -308,13 +308,13 @@ def precious(shared: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_segment_is_a_new_file(shared: Path, precious: Path, kind: str) -> None:
-    """Root writes to the queue of somebody who has put files where its own will be made."""
+    """Root writes to the queue of a user who has planted files under the names of the queue's files."""
     feed = shared / "feed"
     run_as(ATTACKER, lambda: write(feed, b"x", 0o666))
     with open_writer(feed, roll=Roll(messages=1)) as writer:
-        # links to files of others need their permission, where the kernel protects them
+        # where the kernel protects links, linking another user's file needs permission
         user = 0 if kind == "hard link" else ATTACKER
-        planted: dict[int, int] = {}  # held open, so that no new file gets the same number
+        planted: dict[int, int] = {}  # held open, so that no new file gets the same inode number
         for segment in range(1, 6):
             place = feed / f"{segment:09}.q.tmp"
             do_as(user, partial(plant_file, place, kind, precious))
@@ -378,7 +378,7 @@ def listening(queue: Path) -> Path:
 
 
 def connect_often(path: Path) -> Work:
-    """Return the work of somebody who connects, says nothing, and keeps what is not closed."""
+    """Return the work of a user who opens connections, sends nothing and closes none."""
 
     def attack(pause: Pause) -> None:
         kept = []
@@ -393,7 +393,7 @@ def connect_often(path: Path) -> Work:
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """For attackers; victims get the usual limit."""
+    """Raise the limit of descriptors for attackers; victims get the usual limit."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (CONNECTIONS + 1000, max(before[1], 10000)))
     yield
@@ -412,7 +412,7 @@ def team() -> Iterator[Path]:
 
 
 async def next_of(reader: Reader[Any]) -> Message:
-    """Sleep until the eventfd is signalled: no poll in between finds what nobody signalled."""
+    """Sleep until the eventfd is signalled, without a poll in between."""
     return await reader.next(30)
 
 
@@ -485,7 +485,7 @@ def test_connections_that_say_nothing_end_after_some_seconds(team: Path) -> None
 
 
 def test_a_writer_connects_to_sockets_of_its_own_user_only(team: Path) -> None:
-    """A link that a colleague puts into wake/ does not lead it to another service of its user."""
+    """A colleague's link in wake/ does not make a writer connect to another service of its user."""
     service = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     hidden = team.parent / "private"
     with service, process_of(WRITER, append_when_told(team)) as writer:
@@ -495,7 +495,7 @@ def test_a_writer_connects_to_sockets_of_its_own_user_only(team: Path) -> None:
         os.chown(hidden, WRITER, -1)
         run_as(COLLEAGUE, lambda: (team / "wake" / "evil.efd").symlink_to(hidden))
         with process_of(WRITER, read_under_attack(team)) as victim:
-            victim.go_on()  # connected: what came before it was looked at
+            victim.go_on()  # connected: earlier connections were handled
             with pytest.raises(BlockingIOError):
                 service.accept()
             victim.tell()
@@ -506,8 +506,8 @@ def test_a_writer_connects_to_sockets_of_its_own_user_only(team: Path) -> None:
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize(("attacker", "most"), [(COLLEAGUE, 20), (WRITER, 160)])
 def test_silent_connections_take_few_descriptors(team: Path, attacker: int, most: int) -> None:
-    """Others' are closed at once, even if somebody opened the socket's mode; silent ones of its own
-    user when there are many. The reader is found and woken by a writer meanwhile."""
+    """A reader closes connections of other users at once, even if its socket's mode admits them, and silent
+    ones of its own user when there are many. A writer still finds and wakes it."""
     with process_of(WRITER, read_under_attack(team)) as victim:
         listening(team).chmod(0o666)
         before = descriptors(victim.pid)
@@ -525,7 +525,7 @@ def test_silent_connections_take_few_descriptors(team: Path, attacker: int, most
 def test_a_reader_keeps_its_writer_whatever_appears_under_its_name(
     team: Path, planted: str
 ) -> None:
-    """A colleague who may write into wake/ cannot have a reader sleep through messages."""
+    """A colleague who may write into wake/ cannot make a reader sleep through messages."""
 
     def read_otherwise(pause: Pause) -> None:
         for number in range(2):
@@ -542,7 +542,7 @@ def test_a_reader_keeps_its_writer_whatever_appears_under_its_name(
         else:
             other.rename(own)
 
-    (team / "wake").chmod(0o770)  # as earlier versions made it
+    (team / "wake").chmod(0o770)  # as earlier versions created it
     with (
         process_of(WRITER, append_when_told(team)) as writer,
         process_of(WRITER, read_under_attack(team)) as victim,
@@ -550,9 +550,9 @@ def test_a_reader_keeps_its_writer_whatever_appears_under_its_name(
     ):
         victim.go_on()
         run_as(COLLEAGUE, plant)
-        other.go_on()  # connected: what appeared before it was looked at
+        other.go_on()  # connected: earlier entries were handled
         victim.tell()
-        time.sleep(0.3)  # most probably it sleeps by now, which makes it harder
+        time.sleep(0.3)  # most probably the reader sleeps by now: the harder case
         writer.go_on()
         victim.await_pause()
 
@@ -574,11 +574,11 @@ def test_sockets_of_others_cannot_be_removed(team: Path) -> None:
             victim.await_pause()
 
 
-# ---- a router in a directory that others may write to ----
+# ---- a router in a directory that other users may write to ----
 
 
 def swap_again_and_again(shared: Path, target: Path, pause: Pause) -> None:
-    """Have a queue and a link to another one take turns under one name."""
+    """Alternate a queue and a link to another queue under one name."""
     write(shared / "feed", b"public", 0o666)
     (shared / "feed" / "READY").write_bytes(b'{"version": 1}')
     (shared / "feed" / "READY").chmod(0o644)
@@ -594,7 +594,7 @@ def swap_again_and_again(shared: Path, target: Path, pause: Pause) -> None:
 
 
 async def route(root: Path, seconds: float) -> dict[str, int]:
-    """Return what a router delivered in that time, and how often."""
+    """Return which messages a router delivered in this time, and how often."""
     delivered: dict[str, int] = {}
     ends_s = time.monotonic() + seconds
     while time.monotonic() < ends_s:
@@ -609,7 +609,7 @@ async def route(root: Path, seconds: float) -> dict[str, int]:
 
 
 def test_a_router_opens_what_was_found_or_nothing(shared: Path) -> None:
-    """However the attacker's swaps fall, the victim's own queue stays private."""
+    """The victim's own queue stays private, whatever the timing of the attacker's swaps."""
     private = shared / "private"
     run_as(VICTIM, lambda: private.mkdir(mode=0o700))
     run_as(VICTIM, lambda: write(private / "orders", b"secret"))
@@ -635,7 +635,7 @@ class Hidden(msgspec.Struct):
 
 
 def test_a_schema_is_read_in_the_directory_that_was_found(shared: Path) -> None:
-    """What a private queue's schema says is in no error and no log."""
+    """The content of a private queue's schema appears in no error and no log."""
     private = shared / "private"
     run_as(VICTIM, lambda: private.mkdir(mode=0o700))
 
@@ -654,7 +654,7 @@ def test_a_schema_is_read_in_the_directory_that_was_found(shared: Path) -> None:
     assert "Hidden" not in said
 
 
-# ---- a bus in a directory that others may write to ----
+# ---- a bus in a directory that other users may write to ----
 
 
 def append_to(root: Path, topic: str, **where: Any) -> None:
@@ -730,7 +730,7 @@ def test_a_configuration_that_others_may_write_is_not_obeyed(shared: Path) -> No
 
 @pytest.mark.parametrize("linked", ["topic", "namespace"])
 def test_a_bus_follows_no_links_below_its_root(shared: Path, linked: str) -> None:
-    """Neither to append to a private queue of its user, nor to read it or make one beside it."""
+    """A link does not make a bus append to a private queue of its user, read it, or create one beside it."""
     private, root = shared / "private", shared / "bus"
     root.mkdir()
     root.chmod(0o1777)
@@ -760,7 +760,7 @@ def test_a_bus_follows_no_links_below_its_root(shared: Path, linked: str) -> Non
 
 
 def test_a_bus_does_not_append_to_the_queue_of_a_stranger(shared: Path) -> None:
-    """Made beforehand, it would be read by its owner. Reading what others publish is allowed."""
+    """A topic created beforehand would be readable by its owner. Reading what others publish is allowed."""
     run_as(ATTACKER, lambda: write(shared / "pay", b"public", 0o666))
     run_as(ATTACKER, lambda: (shared / "new").mkdir())
     for victim in (0, VICTIM):
@@ -776,7 +776,7 @@ def test_a_bus_does_not_append_to_the_queue_of_a_stranger(shared: Path) -> None:
 def test_a_topic_that_is_swapped_while_it_is_opened_is_closed_again(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the root has no sticky bit, everybody may rename everything in it, at any moment."""
+    """In a root without a sticky bit, every user may rename everything at any moment."""
     shared.chmod(0o777)
     append_to(shared, "orders")
     run_as(ATTACKER, lambda: write(shared / "own", b"public", 0o666))
@@ -803,7 +803,7 @@ def test_a_namespace_of_a_stranger_is_not_used(shared: Path) -> None:
 
 
 def test_colleagues_share_a_bus(shared: Path) -> None:
-    """In a root of their group each writes topics of its own, in one namespace, and reads all."""
+    """In a root of their group, each user writes its own topics in one namespace, and reads all topics."""
     root = shared / "team"
     root.mkdir()
     os.chown(root, 0, SHARED)
@@ -840,7 +840,7 @@ def test_topics_leaves_out_what_this_user_may_not_look_into(shared: Path) -> Non
 
 
 def flip_namespace(root: Path, own: Path, target: Path, pause: Pause) -> None:
-    """Have the name of a namespace lead nowhere and to a directory of root, by turns."""
+    """Let the name of a namespace lead alternately nowhere and to a directory of root."""
     (own / "nowhere").symlink_to("/nonexistent/directory")
     (own / "there").symlink_to(target)
     (root / "md").symlink_to(own / "turn")
@@ -854,7 +854,7 @@ def flip_namespace(root: Path, own: Path, target: Path, pause: Pause) -> None:
 
 
 def test_a_bus_changes_the_mode_of_no_other_directory(shared: Path) -> None:
-    """However the attacker's swaps fall, only what the bus has made gets its mode."""
+    """The bus sets modes only on what it created, whatever the timing of the attacker's swaps."""
     root, own, target = shared / "bus", shared / "own", shared / "like-etc"
     for directory in (root, own, target):
         directory.mkdir()
@@ -891,7 +891,7 @@ def announce(path: Path, text: bytes = b"hello") -> None:
 
 @pytest.fixture
 def orders(shared: Path) -> Path:
-    """Return a root where everybody may put queues, beside which everybody may create."""
+    """Return a root in which every user may create queues, in a directory open to every user."""
     root = shared / "orders"
     root.mkdir()
     root.chmod(0o1777)
@@ -974,7 +974,7 @@ def test_a_responder_serves_no_impossible_names(
 
 
 def test_queues_that_are_never_completed_hold_nobody_up(shared: Path, orders: Path) -> None:
-    """A second of patience for each of them would be half a minute."""
+    """Waiting a second for each of them would take half a minute."""
 
     def plant(pause: Pause) -> None:
         block = bytearray((orders / "alice" / "control.meta").read_bytes())
@@ -987,7 +987,7 @@ def test_queues_that_are_never_completed_hold_nobody_up(shared: Path, orders: Pa
         pause()
         ends_s = time.monotonic() + 30
         while time.monotonic() < ends_s and not (shared / "done").exists():
-            for file in files:  # is young forever
+            for file in files:  # never ages
                 file.chmod(0o644)
         pause()
 

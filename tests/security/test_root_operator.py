@@ -1,4 +1,4 @@
-"""Root looks after the queue of another user: what it leaves there, that user's own processes can use."""
+"""When root maintains the queue of another user, that user's processes can use what root leaves there."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Rights, names and links: what another user of the same host can and cannot do."""
+"""Permissions, names and links: what another user of the same host can and cannot do."""
 
 import ast
 import os
@@ -35,7 +35,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def use(path: Path, archive: Path, mode: int) -> None:
-    """Make every kind of file that a queue can have."""
+    """Create every kind of file that a queue can have."""
     retention = Retention(max_bytes=3 * SIZE, archive=str(archive), check_interval_s=3600)
     with open_writer(
         path, segment_size=SIZE, roll=Roll(messages=1), mode=mode, ready=True, retention=retention
@@ -68,12 +68,12 @@ def test_modes_whatever_the_umask(
             is_directory = (root / name).is_dir()
             wanted = readers if name == "readers" else directory if is_directory else mode
             if name == "wake" and directory & 0o022:
-                wanted |= stat.S_ISVTX  # others' sockets stay
+                wanted |= stat.S_ISVTX  # sockets of other users stay
             assert found == wanted, (root.name, name, oct(umask))
 
 
 def test_reader_of_another_user_works_by_polling(open_tmp: Path) -> None:
-    """Read rights only: everything but a committed position."""
+    """With read permission only, everything works except committing a position."""
     path = open_tmp / "shared"
     with open_writer(path, segment_size=SIZE, mode=0o644) as writer:
         for number in range(100):
@@ -147,7 +147,7 @@ def known(tmp_path: Path) -> Path:
 
 
 def openers(name: str) -> list[Callable[[Path], object]]:
-    """Who uses the file, and so has to refuse it."""
+    """The function that uses the file, and so must refuse it."""
     if name.startswith("readers/"):
         return [lambda path: open_reader(path, "known")]
     if name in ("writer.lock", "index.meta"):
@@ -177,7 +177,7 @@ def test_symbolic_links_are_not_followed(known: Path, tmp_path: Path, name: str)
 def test_hard_linked_files_of_another_user_than_the_directory_are_refused(
     known: Path, tmp_path: Path, name: str
 ) -> None:
-    """Who owns the directory may have linked a file of ours into it, to have it overwritten."""
+    """The directory's owner may have linked a file of ours into it, so that we overwrite it."""
     file, other = known / name, tmp_path / "other"
     os.link(file, other)
     os.chown(known, 65534, -1)
@@ -199,7 +199,7 @@ def test_other_kinds_of_files_are_refused(known: Path, tmp_path: Path, name: str
     file.rename(tmp_path / "aside")
     os.mkfifo(file)
     for opener in openers(name):
-        with pytest.raises(errors.ChronicleError):  # and does not wait for the other end
+        with pytest.raises(errors.ChronicleError):  # opening does not wait for the other end
             opener(known)
     file.unlink()
     file.mkdir()
@@ -217,7 +217,7 @@ def test_directory_of_readers_that_is_a_link(known: Path, tmp_path: Path) -> Non
 
 
 def test_file_of_another_user_is_refused(known: Path) -> None:
-    """Somebody who may write into the directory could put anything there."""
+    """A user who may write into the directory could put anything there."""
     os.chown(known / "000000000.q", 65534, 65534)
     (known / "000000000.q").chmod(0o666)
     with pytest.raises(errors.NotAQueue, match="another user"):
@@ -233,14 +233,14 @@ def test_names_cannot_leave_the_directory(known: Path, name: str) -> None:
 
 
 def test_dropping_rights_is_real() -> None:
-    """The helper of these tests must not be able to read what only root may."""
+    """The test user of these tests must not be able to read files that only root may read."""
     outcome = as_nobody("open('/etc/shadow').read()")
     assert outcome.returncode != 0
     assert "PermissionError" in outcome.stderr
 
 
 def test_nothing_is_unpickled_or_evaluated() -> None:
-    """No module of the package that reads files knows how to."""
+    """No module of the package that reads files can unpickle or evaluate."""
     package = Path(aiochronicle.__file__).parent
     found = []
     for module in sorted(package.rglob("*.py")):

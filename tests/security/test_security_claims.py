@@ -1,4 +1,4 @@
-"""Every promise of SECURITY.md has a test, and that test exists."""
+"""Every promise of SECURITY.md names a test, and that test exists."""
 
 import re
 from pathlib import Path

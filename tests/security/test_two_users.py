@@ -1,4 +1,4 @@
-"""One queue, a writer and readers of several users: real processes, each of a user of its own."""
+"""One queue with a writer and readers of several users: real processes, each under its own user."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 
 @contextmanager
 def reader_of(user: int, path: Path, name: str) -> Iterator[int]:
-    """Have a process of this user hold a reader open; give its pid."""
+    """Hold a reader open in a process of this user; yield its pid."""
     ready, tell_ready = os.pipe()
     finish, tell_finish = os.pipe()
     child = os.fork()
@@ -152,7 +152,7 @@ def test_retention_names_a_position_that_it_may_not_read(path: Path) -> None:
 
 @pytest.fixture
 def shared_root() -> Iterator[Path]:
-    """A root that a group shares: what is made in it belongs to the group."""
+    """A root that a group shares: files created in it belong to the group."""
     base = Path(tempfile.mkdtemp())
     base.chmod(0o755)
     for name in ("asked", "answered"):
@@ -164,7 +164,7 @@ def shared_root() -> Iterator[Path]:
 
 
 def test_a_queue_in_a_shared_root_belongs_to_the_group_of_the_root(shared_root: Path) -> None:
-    """Also if that is not the first group of the writer."""
+    """Files belong to the root's group even if that is not the writer's primary group."""
     queue = shared_root / "asked" / "queue"
     run_as(READER, lambda: fill(queue, 0o660))
     assert run_as(COLLEAGUE, lambda: read(queue, 2)) == [0, 1]

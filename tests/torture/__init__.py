@@ -1,4 +1,4 @@
 """Campaigns that run for minutes or hours: ``python -m tests.torture``, or ``make torture``.
 
-Each module in ``campaigns/`` registers its own; putting a file there is all it takes to add one.
+Each module in ``campaigns/`` registers its campaigns; to add one, put a file there.
 """

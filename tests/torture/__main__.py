@@ -1,4 +1,4 @@
-"""Entry point. The tests' packages are imported by their own names, as under pytest."""
+"""Entry point. Imports the tests' packages by their own names, as pytest does."""
 
 import sys
 from pathlib import Path

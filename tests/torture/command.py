@@ -22,7 +22,7 @@ _SEED_VARIABLE = "AIOCHRONICLE_SEED"
 
 
 class Progress:
-    """One campaign's run: counts, shows and stops."""
+    """One campaign's run: counts cases, shows progress and decides when to stop."""
 
     def __init__(self, campaign: Campaign, seed: int, goal: int, limit_s: float | None) -> None:
         """Start the clock."""
@@ -35,16 +35,16 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._started_s
 
     @property
     def has_limit(self) -> bool:
-        """Whether it stops by the clock."""
+        """Return whether the run stops by the clock."""
         return self._limit_s is not None
 
     def progress(self, done: int) -> bool:
-        """Note how many cases are through; False when the time is up."""
+        """Note how many cases are done; return False when the time is up."""
         self.done = done
         if time.monotonic() - self._shown_s >= _SHOWN_EVERY_S:
             self._shown_s = time.monotonic()
@@ -109,14 +109,14 @@ def _parser(known: dict[str, Campaign]) -> argparse.ArgumentParser:
 
 
 def _make_scratch() -> str:
-    """Make a directory for all that this process and its children write, in memory if it can be."""
+    """Make a directory for all files of this process and its children, in memory if possible."""
     scratch = tempfile.mkdtemp(prefix="aiochronicle-torture-", dir=in_memory())
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     return scratch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments ask for; return the exit code."""
+    """Run the campaigns that the arguments name; return the exit code."""
     known = load_all()
     parser = _parser(known)
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""Campaigns cut into portions, several of which are under way at once.
+"""Split campaigns into portions, several of which run at once.
 
-Most of them wait more than they work: for a killed process to be gone, which takes the kernel
-10 to 20 ms if it had a writer, or for a timer.
+Most campaigns wait more than they work: for a timer, or for a killed process to be gone, which takes the
+kernel 10 to 20 ms if the process had a writer.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,15 +21,15 @@ Result = TypeVar("Result", covariant=True)
 
 
 class Work(Protocol[Result]):
-    """A function of a module, because another process calls it."""
+    """A module-level function, because another process calls it."""
 
     def __call__(self, seed: int, *, count: int) -> Result:
-        """Do this many cases from this seed."""
+        """Run this many cases from this seed."""
         ...
 
 
 def in_portions(run: Run, portion: int, work: Work[Result]) -> Iterator[Result]:
-    """Give what each portion returns; count its cases as done, and stop when the run wants to."""
+    """Yield what each portion returns; count its cases as done, and stop when the run says so."""
     seeds = range(run.seed, run.seed + run.goal, portion)
     call: Callable[[int], Result] = partial(work, count=portion)
     with closing(in_processes(call, seeds, processes=_PROCESSES)) as results:

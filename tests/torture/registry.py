@@ -1,7 +1,7 @@
-"""What a campaign is, and where they are all known.
+"""The type and the registry of campaigns.
 
-A campaign is a function that is given a Run. It calls ``run.progress`` often: that shows how far it
-is, and tells it to stop when the time is up. A broken promise is an exception.
+A campaign is a function that takes a Run. It calls ``run.progress`` often, which shows the progress and
+returns False when the time is up. A broken promise raises an exception.
 
     @campaign("kill-c", "writers in C killed at random instants", goal=1_000_000)
     def kill_in_c(run: Run) -> str:
@@ -19,30 +19,30 @@ __all__ = ["Campaign", "Run", "campaign", "load_all"]
 
 
 class Run(Protocol):
-    """What a campaign is given."""
+    """The argument of a campaign."""
 
     @property
     def seed(self) -> int:
-        """From which everything random has to come."""
+        """The seed from which everything random must follow."""
         ...
 
     @property
     def goal(self) -> int:
-        """How many cases are wanted."""
+        """The number of cases to run."""
         ...
 
     @property
     def has_limit(self) -> bool:
-        """Whether a time was given, and is to be used."""
+        """Whether the run stops by the clock."""
         ...
 
     def progress(self, done: int) -> bool:
-        """Tell how many cases are through; False means: stop now."""
+        """Report how many cases are done; stop if this returns False."""
         ...
 
 
 class Campaign(msgspec.Struct, frozen=True):
-    """A registered campaign. Its function returns a remark for the summary, or nothing."""
+    """A registered campaign. Its function returns a remark for the summary, or None."""
 
     name: str
     title: str

@@ -1,1 +1,1 @@
-"""One module per campaign; every one of them is imported, and registers itself."""
+"""One module per kind of campaign; each is imported and registers its campaigns."""

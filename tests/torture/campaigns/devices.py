@@ -1,4 +1,4 @@
-"""R5: disks that fail, and copies of queues in use."""
+"""R5: failing disks, and copies of queues in use."""
 
 import random
 from collections import Counter
@@ -38,7 +38,7 @@ def devices(run: Run) -> str:
 
 @campaign("write-back", "R3: what nobody flushes is durable within a minute", goal=1)
 def write_back(run: Run) -> str:
-    """Wait for it, and compare with what a power cut leaves."""
+    """Wait until it is durable, and compare with what a power cut leaves."""
     _require_disks()
     longest_s = 0.0
     for number in range(run.goal):

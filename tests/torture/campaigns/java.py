@@ -1,4 +1,4 @@
-"""Beside real JVMs: what `tests/interop` checks in short, for as long as wanted. Needs Java and Maven."""
+"""Tests beside real JVMs: the checks of `tests/interop`, for any length of time. Needs Java and Maven."""
 
 import random
 import shutil
@@ -20,7 +20,7 @@ _CLASSES_AT_A_TIME = 10
 
 
 def _needs_java(function: Callable[[Run], str]) -> Callable[[Run], str]:
-    """Elsewhere, say why not."""
+    """Make a campaign that returns why it did not run if Java or Maven is missing."""
 
     @wraps(function)
     def run_if_possible(run: Run) -> str:
@@ -44,7 +44,7 @@ _LOADS = (
 )
 @_needs_java
 def append(run: Run) -> str:
-    """Messages of all loads, in turn."""
+    """Run all loads in turn; a case is a message."""
     done = rounds = cycles = 0
     while done < run.goal:
         load = _LOADS[rounds % len(_LOADS)]
@@ -74,7 +74,7 @@ def _kill(run: Run, portion: int, kill: Callable[[Path, int, int], object]) -> N
 @campaign("java-kill-ours", "our appenders killed at random beside JVMs", goal=1000)
 @_needs_java
 def kill_our_appenders(run: Run) -> str:
-    """Kill ours."""
+    """Kill our appenders."""
     _kill(run, 50, kill_ours)
     return "none lost"
 
@@ -90,7 +90,7 @@ def kill_java_appenders(run: Run) -> str:
 @campaign("java-tests", "queues of Chronicle's own tests are listed as Java lists them", goal=161)
 @_needs_java
 def read_what_tests_leave(run: Run) -> str:
-    """Run its test classes, all of them if the goal is high enough."""
+    """Run Chronicle's test classes, all of them if the goal is high enough."""
     names = chronicle_tests.classes()[: run.goal]
     counts: Counter[str] = Counter()
     different: list[str] = []

@@ -42,7 +42,7 @@ def kill_in_python(run: Run) -> str:
 
 @campaign("kill-group", "R1: members of a group killed beside others", goal=100_000)
 def kill_in_groups(run: Run) -> str:
-    """Kill members."""
+    """Kill members of a group."""
     messages = redelivered = done = 0
     while done < run.goal and run.progress(done):
         shared = kill_members(run.seed + done, 1000)

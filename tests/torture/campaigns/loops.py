@@ -1,4 +1,4 @@
-"""R11 and R12: cancels and wake-ups, on both event loops in turn."""
+"""R11 and R12: cancellations and wake-ups, on both event loops in turn."""
 
 import asyncio
 import tempfile
@@ -40,7 +40,7 @@ def _wake(seed: int, *, count: int) -> None:
 
 @campaign("cancel", "R11: readers cancelled at random moments", goal=1_000_000)
 def cancels(run: Run) -> str:
-    """Cancel tasks; nothing may be lost and nothing doubled."""
+    """Cancel tasks; no message may be lost or come twice."""
     for _ in in_portions(run, _CANCELS, _cancel):
         pass
     return f"on {' and '.join(LOOPS)}"
@@ -48,7 +48,7 @@ def cancels(run: Run) -> str:
 
 @campaign("wake", "R12: processes that wake each other, without a poll", goal=100_000_000)
 def wake_ups(run: Run) -> str:
-    """Play ping-pong; a lost wake-up is a time-out."""
+    """Play ping-pong; a lost wake-up causes a time-out."""
     for _ in in_portions(run, _WAKE_UPS, _wake):
         pass
     return f"on {' and '.join(LOOPS)}"

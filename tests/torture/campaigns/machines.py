@@ -12,6 +12,6 @@ def _machines(seed: int, *, count: int) -> None:
 
 @campaign("machine", "R9: random programs, a queue against a list", goal=50_000)
 def machines(run: Run) -> None:
-    """Run them in portions, each from its own seed."""
+    """Run programs in portions, each from its own seed."""
     for _ in in_portions(run, 50, _machines):
         pass

@@ -33,7 +33,7 @@ def power_all(run: Run) -> str:
 
 @campaign("power-group", "R3: random images of queues with a group after a power cut", goal=100_000)
 def power_group(run: Run) -> str:
-    """Check what a group delivers after it."""
+    """Check what a group delivers after a power cut."""
     done = again = 0
     while done < run.goal and run.progress(done):
         shown = group_images(3000, seed=run.seed + done)

@@ -1,4 +1,4 @@
-"""R10: everything between writers and readers killed; long merges."""
+"""R10: writers, readers and routers are killed; long merges."""
 
 import tempfile
 from pathlib import Path
@@ -12,7 +12,7 @@ from torture.registry import Run, campaign
 
 @campaign("deliver", "R10: 4 writers and 8 readers killed and stopped", goal=1_000_000_000)
 def deliver(run: Run) -> str:
-    """Kill both sides; every reader gets every message. A case is a message delivered."""
+    """Kill writers and readers; every reader gets every message. A case is a delivered message."""
     with tempfile.TemporaryDirectory() as root, Delivery(Path(root), run.seed) as delivery:
         run.progress(delivery.run(run.goal, run.progress))
     return f"{delivery.kills:,} kills, {delivery.stops:,} stops"
@@ -29,7 +29,7 @@ def kill_routers(run: Run) -> str:
 
 @campaign("merge", "fan-ins against the reference merge", goal=1_000_000)
 def merge(run: Run) -> str:
-    """Take random histories through the merge and its reference; a case is a delivered message."""
+    """Run random histories through the merge and its reference; a case is a delivered message."""
     delivered = histories = 0
     while delivered < run.goal and run.progress(delivered):
         strict = histories % 2 == 1

@@ -10,7 +10,7 @@ from torture.registry import Run, campaign
 
 @campaign("soak", "R13: everything opened and closed, nothing left behind", goal=100_000)
 def soak(run: Run) -> str:
-    """Go on for the time that was given, or up to the goal; a case is an opening and a closing."""
+    """Run for the given time, or up to the goal; a case is one opening and closing."""
     with tempfile.TemporaryDirectory() as root, Soak(Path(root)) as soaking:
         while run.progress(soaking.cycles) and (run.has_limit or soaking.cycles < run.goal):
             soaking.step()
