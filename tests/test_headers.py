@@ -574,6 +574,7 @@ def test_backup_and_restore(samples: Path, tmp_path: Path) -> None:
 def test_a_java_queue_has_no_place_for_them(samples: Path, tmp_path: Path) -> None:
     report = convert(samples, tmp_path / "java")
     assert any("keys and headers" in line for line in report.not_carried)
+    assert any("empty payloads" in line for line in report.not_carried)
     found = read_all(tmp_path / "java")
     assert [parts[1:] for parts in found] == [(None, {})] * len(SAMPLES)
     assert [found[0][0], found[1][0], found[4][0]] == [b"plain", b"keyed", b"x" * 300]
@@ -603,12 +604,12 @@ def test_a_java_queue_has_them_in_fields(tmp_path: Path, rng: random.Random) -> 
             for _ in range(50)
         ),
     ]
-    cases = [(payload or b"x", key, headers) for payload, key, headers in cases]
+    cases += [(b"", None, {}), (b"\x8f", None, {})]
     with open_writer(tmp_path / "native") as writer:
         for payload, key, headers in cases:
             writer.append(payload, key=key, headers=headers)
     report = convert(tmp_path / "native", tmp_path / "java", headers="field")
-    assert not any("headers" in line for line in report.not_carried)
+    assert not any("headers" in line or "empty" in line for line in report.not_carried)
     for payload, _, headers in read_all(tmp_path / "java"):
         assert not headers
         if not payload.startswith(begin):

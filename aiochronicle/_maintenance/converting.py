@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aiochronicle._base.arguments import one_of, pathname
+from aiochronicle._base.position import Position
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._base.system_errors import storage_errors
 from aiochronicle._core.queue import inspect, list_readers
@@ -15,7 +16,7 @@ from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._files import sync_directory
 from aiochronicle._hot import Message
 from aiochronicle._maintenance.restoring import hidden, refuse_occupied
-from aiochronicle.errors import InvalidArgument, PositionLost
+from aiochronicle.errors import CorruptionError, InvalidArgument, PositionLost
 
 __all__ = ["ConvertProgress", "ConvertReport", "convert"]
 
@@ -26,9 +27,11 @@ def _lost(into: str, *, with_headers: bool) -> tuple[str, ...]:
     if into == "native":
         return ("indexes: seqs begin with 0",)
     kinds = "types, causes, expiry" if with_headers else "types, causes, expiry, keys and headers"
+    empty = () if with_headers else ("empty payloads: each becomes one byte of padding, 8f",)
     return (
         "times within a cycle: put them into the payload, or keep the native queue",
         f"{kinds}: a message of a Java queue is its payload",
+        *empty,
         "seqs: Java numbers by cycle",
     )
 
@@ -135,6 +138,7 @@ class _Work:
         self._part = part
         self._into = into
         self._over_gaps = False
+        self._end = Position(0, 0)
         self._with_headers = with_headers
         self._tell = tell
         self._now_ns = 0
@@ -154,7 +158,8 @@ class _Work:
             writing["clock"] = lambda: self._now_ns
         with open_reader(self._source, start="first", **reading) as reader:
             reader.seek_last()
-            reader.end_at(reader.position)
+            self._end = reader.position
+            reader.end_at(self._end)
             reader.seek_first()
             first = reader.poll()
             if first is not None:
@@ -195,6 +200,11 @@ class _Work:
                     raise
                 reader.seek_position(lost.nearest)
                 self.skipped += 1
+            except CorruptionError:
+                if not self._over_gaps or reader.position < self._end:
+                    raise
+                self.skipped += 1  # what follows the end: the newest segment was cut
+                return
 
     def _append(self, writer: Writer, message: Message) -> int:
         if message.timestamp_ns < self._now_ns:

@@ -8,8 +8,8 @@ Java's wire format with these fields, in this order:
     headers        a list: name, value (bytes), name, value, …; if there are any
     payload        bytes
 
-All others stay as they are, but for those that begin like such a document: they are wrapped, too, so that
-each comes back as it was.
+All others stay as they are, but for those that begin like such a document, and empty ones, which a Java queue
+cannot store: they are wrapped, too, so that each comes back as it was.
 """
 
 from typing import Any, NamedTuple, cast
@@ -35,7 +35,7 @@ class Unwrapped(NamedTuple):
 def wrap(message: Message[Any]) -> bytes:
     """Return what is appended to the Java queue."""
     payload, key, headers = message.payload, message.key, message.headers
-    if key is None and not headers and not payload.startswith(_BEGIN):
+    if key is None and not headers and payload and not payload.startswith(_BEGIN):
         return payload
     fields: dict[str, Any] = {"aiochronicle": _VERSION}
     if key is not None:
