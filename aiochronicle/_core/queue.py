@@ -374,4 +374,9 @@ def verify(
             if progress is not None:
                 progress(max(0, total - reader.lag.bytes), total)
 
-        return check_records(reader, lambda: inspect(path).first_segment, report_progress)
+        return check_records(
+            reader,
+            lambda: inspect(path).first_segment,
+            report_progress,
+            lambda: inspect(path).next_seq,
+        )

@@ -30,11 +30,15 @@ class VerifyReport(HtmlStruct, frozen=True, kw_only=True):
 
 
 def check_records(
-    reader: Reader, first_segment: Callable[[], int], advance: Callable[[], object] = lambda: None
+    reader: Reader,
+    first_segment: Callable[[], int],
+    advance: Callable[[], object] = lambda: None,
+    next_seq: Callable[[], int] = lambda: 0,
 ) -> VerifyReport:
     """Read to the end, past all damage. Segments that retention removes meanwhile are not damage.
 
-    ``first_segment`` returns the oldest segment now; ``advance`` is called after each step.
+    ``first_segment`` returns the oldest segment now; ``advance`` is called after each step. ``next_seq``
+    returns the seq after the last message that was written, if the newest segment was cut before it.
     """
     found = _Findings(reader)
     while True:
@@ -43,11 +47,16 @@ def check_records(
                 break
             found.add_records(batch[0].seq, batch[-1].seq, len(batch))
         except CorruptionError as error:
-            skipped = reader.statistics().skipped_records
+            place, skipped = reader.position, reader.statistics().skipped_records
             reader.step_over()
-            places = max(1, reader.statistics().skipped_records - skipped)
+            places = reader.statistics().skipped_records - skipped
+            is_stuck = not places and reader.position == place
+            places = max(1, places)
             at = "" if error.offset is None else f" at offset {error.offset}"
             found.add_damage(places, f"{printable(error.path)}{at}", error)
+            if is_stuck:  # nothing follows: the newest segment was cut
+                found.add_end(next_seq())
+                break
         except PositionLost as error:
             if error.nearest <= error.wanted:
                 raise
@@ -83,6 +92,9 @@ class _Findings:
         self._is_after_damage = True
         if len(self._problems) < _PROBLEMS_MAX:
             self._problems.append(f"{where}: {error.detail}")
+
+    def add_end(self, next_seq: int) -> None:
+        self._count_missing_before(next_seq)
 
     def allow_gap(self) -> None:
         self._next = None

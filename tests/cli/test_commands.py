@@ -653,6 +653,28 @@ def test_what_is_skipped_is_said(root: Path, tmp_path: Path, damage: str) -> Non
     assert "1 damaged place skipped" in done.err
 
 
+def test_a_newest_segment_that_was_cut_is_stepped_over(tmp_path: Path) -> None:
+    """verify, cat and export did not end; convert refused."""
+    queue = tmp_path / "cut"
+    with open_writer(queue, segment_size=1 << 16) as writer:
+        writer.append_many([b"x"] * 100)
+    os.truncate(queue / "000000000.q", 64 + 38 * 128 + 72)
+    done = aioc("verify", queue, "--json")
+    report = done.json["report"]
+    assert (done.status, report["records"], report["corrupt"]) == (5, 38, 2)
+    assert report["missing_seqs"] == 62
+    assert "the segment was cut here; seqs 38 to 99 are missing" in report["problems"][1]
+    done = aioc("cat", queue, "--skip-corrupt")
+    assert (done.status, len(done.out.splitlines())) == (5, 38)
+    assert "the segment was cut here" in done.err
+    done = aioc("export", queue, tmp_path / "x.jsonl", "--skip-corrupt", "--json")
+    assert (done.status, done.json["rows"]) == (5, 38)
+    assert aioc("convert", queue, tmp_path / "java").status == 5
+    done = aioc("convert", queue, tmp_path / "java", "--skip-corrupt", "--json")
+    assert (done.status, done.json["messages"], done.json["skipped"]) == (5, 38, 1)
+    assert "the segment was cut here" in done.err
+
+
 def test_a_reader_in_a_damaged_segment_is_shown(root: Path, tmp_path: Path) -> None:
     """It made every command fail that lists readers."""
     queue = copied(root, tmp_path)
