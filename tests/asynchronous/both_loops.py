@@ -1,4 +1,4 @@
-"""Running a test on asyncio's own loop and on uvloop."""
+"""Run a test on asyncio's own loop and on uvloop."""
 
 import asyncio
 import functools
@@ -14,7 +14,7 @@ __all__ = ["on_both_loops"]
 
 
 def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run the test once per loop; ``loop_name`` is one of its arguments if it wants to know."""
+    """Run the test once per loop. A test with the parameter ``loop_name`` gets the loop's name."""
     signature = inspect.signature(test)
     parameters = list(signature.parameters.values())
     if "loop_name" not in signature.parameters:

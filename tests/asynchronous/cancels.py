@@ -1,6 +1,6 @@
-"""R11: tasks that read in every way there is, cancelled at random moments."""
+"""R11: tasks that read through every interface, cancelled at random moments."""
 
-# A comprehension would lose what it has when it is cancelled.
+# The tasks append in a loop: a cancelled comprehension would lose the items it had collected.
 
 import asyncio
 import random
@@ -88,8 +88,8 @@ WAYS: list[Way] = [
 
 
 async def cancelled(task: asyncio.Future[None]) -> None:
-    """Return when the task has ended by its cancellation."""
-    # wait_for of Python 3.11 swallows a cancellation that meets its result: then once more.
+    """Cancel the task; return when the cancellation has ended it."""
+    # In Python 3.11, wait_for swallows a cancellation that arrives together with the result: cancel again.
     while not (await asyncio.wait([task], timeout=0.01))[0]:
         task.cancel()
     with pytest.raises((asyncio.CancelledError, BaseExceptionGroup)):
@@ -97,7 +97,7 @@ async def cancelled(task: asyncio.Future[None]) -> None:
 
 
 async def cancel_at_random(queue_path: Path, seed: int, cancels: int) -> None:
-    """Check after each of this many cancels that nothing was lost and nothing doubled."""
+    """Cancel this many tasks; check after each that no message was lost or repeated."""
     rng = random.Random(seed)
     taken: list[int] = []
     appended = checked = 0

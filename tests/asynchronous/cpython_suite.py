@@ -1,7 +1,7 @@
-"""Runs one module of CPython's own tests of asyncio with VirtualTimeLoop as the loop.
+"""Run one module of CPython's own asyncio tests with VirtualTimeLoop as the loop.
 
-``python -m asynchronous.cpython_suite test_queues`` prints what a test run prints, and a last line
-of JSON: how many tests there were, which failed, and how many virtual loops were made.
+``python -m asynchronous.cpython_suite test_queues`` prints the output of the test run, then a line of JSON:
+the number of tests, the failed ones, and the number of virtual loops created.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ MODULES = (
     "test_runners",
 )
 
-# Test, as module.class.method without the leading test_asyncio, and why virtual time cannot pass it.
+# Test (module.class.method, without the leading test_asyncio): why it cannot pass in virtual time.
 CANNOT_APPLY = {
     "test_runners.RunnerTests.test_interrupt_call_soon": "spins with sleep(0) until a timer is due:"
     " virtual time goes on only when nothing is ready",
@@ -35,7 +35,7 @@ CANNOT_APPLY = {
 
 
 class CountedLoop(VirtualTimeLoop):
-    """Counts the loops, so that a run shows that it used them."""
+    """Count the loops created, which proves that a run used them."""
 
     made = 0
 
@@ -45,16 +45,16 @@ class CountedLoop(VirtualTimeLoop):
 
 
 def use_virtual_loops() -> None:
-    """Let asyncio make virtual loops, also after a test has put the default policy back."""
+    """Make asyncio create virtual loops, even after a test has restored the default policy."""
     events: Any = asyncio.events
     get_policy = getattr(events, "_get_event_loop_policy", None) or events.get_event_loop_policy
     type(get_policy())._loop_factory = CountedLoop
 
 
 def loop_for_runners(_: unittest.TestCase) -> VirtualTimeLoop:
-    """Make a loop as test_runners wants it: one that says whether generators were shut down.
+    """Return a loop for test_runners, which checks whether the loop shut down its generators.
 
-    That module would make a BaseEventLoop with a mock of a selector.
+    By default, that module creates a BaseEventLoop with a mock selector.
     """
     loop: Any = CountedLoop()
     loop.shutdown_ag_run = False
@@ -67,7 +67,7 @@ def loop_for_runners(_: unittest.TestCase) -> VirtualTimeLoop:
 
 
 def cases(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
-    """Flatten a suite."""
+    """Yield the test cases of a suite and of its nested suites."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from cases(test)

@@ -1,11 +1,12 @@
-"""Everything that a loop may await and that waits for the disk, done once each; run by a test.
+"""Every awaitable operation that waits for the disk, run once each by a test.
 
-``python -m asynchronous.disk_work ROOT LOOP DELAY_S``, with disk_calls.c preloaded, prints for each piece
-of work which calls the loop's thread made meanwhile, and for how long it stood still at most. Each call
-that writes to the disk, in whatever thread, takes DELAY_S longer.
+``python -m asynchronous.disk_work ROOT LOOP DELAY_S``, with disk_calls.c preloaded, prints, for each
+operation, the disk calls that the loop's thread made meanwhile and the loop's longest pause. Each call that
+writes to the disk takes DELAY_S longer, in every thread.
 
-A reader that waits in the loop looks for files there, and makes one in the queue's wake directory:
-docs/guide/asyncio.md says so. Where the first wait is part of the work, these calls are left out.
+A reader that waits in the loop looks for files in the loop's thread and creates one in the queue's wake
+directory, as docs/guide/asyncio.md says. For operations that include a reader's first wait, these calls are
+not reported.
 """
 
 import asyncio
@@ -36,13 +37,13 @@ FIRST_WAITS: set[str] = set()
 
 
 def work(function: Work) -> Work:
-    """Register it: what it yields is measured, what is before and after is not."""
+    """Register an operation. Only the yielded callable is measured, not the setup and cleanup around it."""
     WORK[function.__name__] = function
     return function
 
 
 def first_wait(function: Work) -> Work:
-    """Register it as work that contains the first wait of a reader."""
+    """Register an operation that includes a reader's first wait."""
     FIRST_WAITS.add(function.__name__)
     return work(function)
 
@@ -56,7 +57,7 @@ def filled(path: Path, megabytes: int = 3) -> aiochronicle.Writer:
 
 @contextlib.asynccontextmanager
 async def waiting_reader(path: Path, name: str | None) -> AsyncIterator[aiochronicle.Reader]:
-    """A reader that has read everything, and that writers know of since it has waited."""
+    """Yield a reader that has read everything and has waited once, so writers are connected to it."""
     with filled(path), aiochronicle.open_reader(path, name) as reader:
         assert sum(1 for _ in reader) == 3
         with contextlib.suppress(TimeoutError):
@@ -322,7 +323,7 @@ async def close_while_the_queue_is_being_opened(
 
 
 async def longest_pause_s(awaitable: Awaitable[Any]) -> float:
-    """Await it; return for how long the loop gave another task no turn."""
+    """Await this; return the longest time in which the loop ran no other task."""
     longest_s, last_s = 0.0, time.monotonic()
 
     async def beat() -> None:

@@ -1,4 +1,4 @@
-"""Openings that are stopped half-way, for as long as a test wants."""
+"""Hold a thread in the middle of opening a queue, for as long as a test needs."""
 
 import threading
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ __all__ = ["Held", "held_opening"]
 
 
 class Held:
-    """Threads that open a queue, stopped before they sync its directory until ``go``.
+    """Hold threads that open a queue before they sync its directory, until ``go`` is set.
 
-    They then get this ``answer``: 0, or an errno to fail with.
+    The sync then returns ``answer``: 0, or the errno of a failure.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Held:
 
 @contextmanager
 def held_opening() -> Iterator[Held]:
-    """Stop all threads but this one."""
+    """Hold all threads except this one."""
     held = Held()
     with observed(held):
         try:

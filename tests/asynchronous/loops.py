@@ -1,4 +1,4 @@
-"""The event loops that everything has to work on; without pytest, for other processes."""
+"""The event loops that every test runs on. Imports no pytest: child processes use it too."""
 
 import asyncio
 from collections.abc import Callable

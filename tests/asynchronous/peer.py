@@ -1,6 +1,6 @@
 """The other process: ``python -m asynchronous.peer ROLE PATH …``, commands on standard input.
 
-Says ``open`` when it is ready. Answers each command with a line.
+It prints ``open`` when it is ready, and answers each command with a line.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ def run(loop_name: str, main: Coroutine[Any, Any, None]) -> None:
 
 
 def writer(path: str) -> None:
-    """``append TEXT``, ``readers`` (how many are connected)."""
+    """Obey ``append TEXT`` and ``readers`` (print how many readers are connected)."""
     with aiochronicle.open_writer(path, segment_size=1 << 20) as queue:
         say("open")
         for line in sys.stdin:
@@ -41,7 +41,7 @@ def writer(path: str) -> None:
 
 
 def foreign(path: str) -> None:
-    """The same from a program that wakes nobody."""
+    """Obey the same commands as a writer of another program, which wakes no reader."""
     with ForeignWriter(path) as queue:
         say("open")
         for line in sys.stdin:
@@ -50,7 +50,7 @@ def foreign(path: str) -> None:
 
 
 def reader(path: str, name: str, loop_name: str, wait_for_queue: str = "") -> None:
-    """Says what it reads, one message per line, until it is killed."""
+    """Print each message on a line, until killed."""
 
     async def main() -> None:
         async with aiochronicle.open_reader(
@@ -67,7 +67,7 @@ def reader(path: str, name: str, loop_name: str, wait_for_queue: str = "") -> No
 
 
 def sleepy_thread(path: str) -> None:
-    """Reads with blocking calls, without a loop."""
+    """Read with blocking calls, without an event loop."""
     with aiochronicle.open_reader(path) as queue:
         say("open")
         while queue.wait():
@@ -76,7 +76,7 @@ def sleepy_thread(path: str) -> None:
 
 
 def ponger(incoming: str, outgoing: str, loop_name: str, seed: str) -> None:
-    """Answers every message with itself, after a random moment; ends after an empty one."""
+    """Send every message back after a random delay; stop after an empty one."""
     rng = random.Random(seed)
 
     async def main() -> None:
@@ -105,7 +105,7 @@ def _switches() -> int:
 
 
 def idle(path: str, readers: str, seconds: str, loop_name: str) -> None:
-    """Parks readers, named and anonymous; says the CPU seconds and context switches of that time."""
+    """Park named and anonymous readers; print the CPU seconds and context switches they cost."""
 
     async def main() -> None:
         names = [None if number % 2 else f"idle{number}" for number in range(int(readers))]
@@ -114,7 +114,7 @@ def idle(path: str, readers: str, seconds: str, loop_name: str) -> None:
         while not all(queue.attended for queue in queues):
             await asyncio.sleep(0.01)
         say("open")
-        await asyncio.sleep(0.5)  # what the eventfd was signalled for when the writer connected
+        await asyncio.sleep(0.5)  # the wake-up when the writer connected
         before, switches = resource.getrusage(resource.RUSAGE_SELF), _switches()
         await asyncio.sleep(float(seconds))
         after = resource.getrusage(resource.RUSAGE_SELF)
@@ -130,7 +130,7 @@ def idle(path: str, readers: str, seconds: str, loop_name: str) -> None:
 
 
 def other_user(path: str, uid: str, name: str) -> None:
-    """Reads as another user; says what it has read and whether writers can find it."""
+    """Read as another user; print each message and whether writers can find the reader."""
     os.setgid(int(uid))
     os.setuid(int(uid))
 

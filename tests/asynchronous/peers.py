@@ -1,4 +1,4 @@
-"""Other processes, driven line by line, and waiting for what they bring about."""
+"""Start other processes, drive them line by line, and wait for their effects."""
 
 import asyncio
 import os
@@ -12,14 +12,14 @@ from typing import Self
 
 __all__ = ["NOTICED_AT_ONCE_S", "Peer", "eventually"]
 
-# What happens "at once" takes milliseconds; a machine with other work to do may need longer.
+# "At once" means milliseconds; a loaded machine may need longer.
 NOTICED_AT_ONCE_S = 1.0
 
 _TESTS = Path(__file__).parent.parent
 
 
 async def eventually(condition: Callable[[], bool], within_s: float = NOTICED_AT_ONCE_S) -> None:
-    """Return when the condition holds; fail if it does not in time."""
+    """Wait until the condition holds; fail if it does not in time."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -27,10 +27,10 @@ async def eventually(condition: Callable[[], bool], within_s: float = NOTICED_AT
 
 
 class Peer:
-    """A process that runs a role of peer.py. Killed, if need be, when the block is left."""
+    """A process that runs a role of peer.py. Leaving the block kills it if it still runs."""
 
     def __init__(self, role: str, *arguments: object, within: Sequence[str] = ()) -> None:
-        """Start it; ``within`` is a command that runs it in other surroundings."""
+        """Start the process. ``within`` is a command to run it under, ``unshare`` for example."""
         paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [
@@ -48,49 +48,49 @@ class Peer:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """Process id."""
         return self._process.pid
 
     def sleeps(self) -> bool:
-        """Whether its main thread waits for something."""
+        """Whether the main thread of the process is asleep."""
         stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
         return stat.rpartition(")")[2].split()[0] == "S"
 
     def say(self, line: str) -> None:
-        """Give it a command."""
+        """Send a command."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
     def hear(self) -> str:
-        """Block until it says something."""
+        """Block until the process prints a line; return the line."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().rstrip("\n")
 
     async def heard(self) -> str:
-        """Wait until it says something."""
+        """Wait until the process prints a line; return the line."""
         return await asyncio.to_thread(self.hear)
 
     def expect(self, line: str) -> None:
-        """Block until it says something, which has to be this."""
+        """Block until the process prints a line; fail if it is not this one."""
         assert self.hear() == line
 
     def ask(self, line: str) -> str:
-        """Give it a command and block until it answers."""
+        """Send a command; block until the answer comes, and return it."""
         self.say(line)
         return self.hear()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         os.kill(self._process.pid, number)
 
     def kill(self) -> None:
-        """End it without a chance to tidy up."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
     def finish(self) -> int:
-        """Let it end in order; return its exit code."""
+        """Let the process exit normally; return its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self._process.wait(timeout=30)

@@ -1,4 +1,4 @@
-"""R12: two processes that wake each other, and nothing that would find a message otherwise."""
+"""R12: two processes that wake each other; a lost wake-up would hang them, because neither polls."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ __all__ = ["ping_pong"]
 
 
 async def ping_pong(directory: Path, loop_name: str, seed: int, rounds: int) -> None:
-    """Wait for an answer this many times; each message wakes a parked reader, nothing polls."""
+    """Send a message and wait for the answer, this many times. Each message wakes a parked reader."""
     rng = random.Random(seed)
     aiochronicle.open_writer(directory / "pong", segment_size=1 << 20).close()
     with (

@@ -1,4 +1,4 @@
-"""R11: cancelling anywhere loses nothing, doubles nothing, and leaves everything usable."""
+"""R11: cancelling at any point loses no message, repeats none, and leaves every object usable."""
 
 import asyncio
 import random

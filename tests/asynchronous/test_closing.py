@@ -1,4 +1,4 @@
-"""Closing in the background: it happens whatever becomes of the task, and disturbs nobody else."""
+"""Closing in the background completes even if the task is cancelled, and does not block other tasks."""
 
 import asyncio
 import gc
@@ -58,7 +58,7 @@ async def test_cancelled_it_is_closed_all_the_same(
 
 
 async def open_when_free(open_it: Callable[[Path], Any], queue: Path) -> Any:
-    """It counts as closed at once; its locks are free when the thread has finished."""
+    """Open the queue as soon as a closing thread has released its locks."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -117,7 +117,7 @@ async def test_a_source_can_be_read_alone_after_its_fan_in_was_closed(queue: Pat
 
 @on_both_loops
 async def test_closing_while_others_read_wait_and_close(tmp_path: Path, seed: int) -> None:
-    """Readers and their fan-in are closed by threads, in any order, while tasks use them."""
+    """Threads close readers and their fan-in in any order while tasks use them."""
     rng = random.Random(seed)
     paths = [tmp_path / f"q{number}" for number in range(4)]
     writers = [aiochronicle.open_writer(path, segment_size=SMALL) for path in paths]
@@ -139,7 +139,7 @@ async def test_closing_while_others_read_wait_and_close(tmp_path: Path, seed: in
 
 
 class ClosesWhenAsked(asyncio.SelectorEventLoop):
-    """Has a thread close something while the loop makes a timer, as any switch of threads may."""
+    """A loop in which a thread closes an object at the moment its polling timer is created."""
 
     closing: Any = None
 
@@ -171,7 +171,7 @@ def test_a_thread_closes_while_the_task_falls_asleep(queue_path: Path, kind: str
 
 
 class AskedByThread(asyncio.SelectorEventLoop):
-    """When the closing thread asks whether it is closed, the writer goes, and the eventfd is signalled."""
+    """A loop that, when the closing thread calls is_closed, closes the writer and signals the eventfd."""
 
     closing: threading.Thread
     writer: aiochronicle.Writer
@@ -197,7 +197,7 @@ class AskedByThread(asyncio.SelectorEventLoop):
 
 @pytest.mark.parametrize("kind", ["reader", "fan-in"])
 def test_a_signal_while_a_thread_closes(queue_path: Path, kind: str) -> None:
-    """The task still sleeps, the reader has left its loop, and without a writer it would start to poll."""
+    """A wake-up between detaching the reader from the loop and waking its task starts no polling."""
     with (
         aiochronicle.open_writer(queue_path, segment_size=SMALL) as writer,
         aiochronicle.open_reader(queue_path) as reader,
@@ -211,7 +211,7 @@ def test_a_signal_while_a_thread_closes(queue_path: Path, kind: str) -> None:
         async def read() -> int:
             reading = asyncio.ensure_future(count(messages))
             await eventually(lambda: writer.statistics().readers_connected == 1, 30)
-            await asyncio.sleep(0.1)  # its timer of polling runs out, and it parks
+            await asyncio.sleep(0.1)  # its polling timer expires, and it parks
             loop.closing.start()
             await asyncio.to_thread(loop.closing.join, 30)
             return await asyncio.wait_for(reading, 30)

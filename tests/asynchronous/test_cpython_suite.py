@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     " or install libpython3.x-testsuite",
 )
 
-TIMEOUT_S = 110  # they take seconds; one that waits for a clock that stands takes forever
+TIMEOUT_S = 110  # they take seconds, or hang if the virtual clock does not advance
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -1,4 +1,4 @@
-"""No descriptors left at the moment in which reader and writer would meet."""
+"""Reader and writer connect although the process had no descriptors left at first."""
 
 import asyncio
 import errno
@@ -17,7 +17,7 @@ from asynchronous.peers import Peer, eventually
 
 @contextmanager
 def without_sockets() -> Iterator[list[int]]:
-    """Fail every socket call of the engine as if the process had no descriptor left."""
+    """Make every socket call of the engine fail as if the process had no descriptor left."""
     numbers = range(lib.ac_os_call_count())
     call_socket = next(n for n in numbers if ffi.string(lib.ac_os_call_name(n)) == b"socket")
     failed: list[int] = []
@@ -59,7 +59,7 @@ async def test_a_reader_answers_its_writer_as_soon_as_it_can(queue_path: Path) -
             before, tries = os.times(), len(failed)
             await asyncio.sleep(0.2)
             after = os.times()
-            # It tries from time to time, it does not race.
+            # It retries from time to time, not in a busy loop.
             assert len(failed) - tries < 50
             assert after.user + after.system - before.user - before.system < 0.1
             assert not reader.attended

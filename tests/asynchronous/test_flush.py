@@ -1,4 +1,4 @@
-"""Durability and back-pressure by await."""
+"""Awaiting durability and back-pressure."""
 
 import asyncio
 import gc
@@ -68,7 +68,7 @@ async def test_flushing_nothing_costs_nothing(queue_path: Path) -> None:
 
 @contextmanager
 def before_each_sync(function: Callable[[], object]) -> Iterator[None]:
-    """Have this called by the thread that is about to make a system call that syncs."""
+    """Call the function before each system call that syncs, in the thread that makes the call."""
     calls = {ffi.string(lib.ac_os_call_name(n)): n for n in range(lib.ac_os_call_count())}
     syncs = {number for name, number in calls.items() if b"sync" in name}
     assert syncs
@@ -84,7 +84,7 @@ def before_each_sync(function: Callable[[], object]) -> Iterator[None]:
 
 @on_both_loops
 async def test_the_loop_runs_while_a_flush_waits_for_the_disk(queue_path: Path) -> None:
-    """A sync that is held up by a system call of 50 ms must not hold up the loop."""
+    """A sync that takes 50 ms in a system call does not block the loop."""
     async with aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer:
         writer.append(b"x")
         with before_each_sync(lambda: time.sleep(0.05)):
@@ -137,7 +137,7 @@ def test_a_loop_closed_during_its_flush_is_forgotten(
     async def flush_twice() -> None:
         flushes = [asyncio.create_task(writer.flush())]
         assert await asyncio.to_thread(syncing.wait, 10)
-        flushes.append(asyncio.create_task(writer.flush()))  # waits for the sync after that
+        flushes.append(asyncio.create_task(writer.flush()))  # waits for the next sync
         await asyncio.sleep(0)
 
     syncing, go_on = threading.Event(), threading.Event()
@@ -157,9 +157,9 @@ def test_a_loop_closed_during_its_flush_is_forgotten(
             del loop
             go_on.set()
             assert asyncio.run(writer.flush()) == 1
-        # The thread of the sync that was held holds its loop until it ends.
+        # The thread of the held sync keeps its loop alive until the thread ends.
         asyncio.run(eventually(lambda: gc.collect() >= 0 and forgotten() is None, 10))
-    caplog.clear()  # asyncio has told of the tasks that were left
+    caplog.clear()  # asyncio has logged the pending tasks
 
 
 class LoopThread:
@@ -171,9 +171,9 @@ class LoopThread:
         self._thread.start()
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Return when the coroutine has come to its first wait."""
+        """Start the coroutine; return when it has reached its first wait."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        for _ in range(2):  # one for its task to be made, one for the task to begin
+        for _ in range(2):  # one turn creates its task, one starts the task
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
         return future
 
@@ -185,7 +185,7 @@ class LoopThread:
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_one_writer_flushed_in_two_loops_at_the_same_time(queue_path: Path, loop_name: str) -> None:
-    """Who waits for the next sync in one loop is not forgotten when another loop comes."""
+    """A task that waits for the next sync in one loop is still woken after another loop flushes."""
     syncing, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -218,7 +218,7 @@ async def test_drain_waits_for_the_slowest_live_reader(queue_path: Path) -> None
     async with aiochronicle.open_writer(
         queue_path, segment_size=1 << 20, capacity=20_000
     ) as writer:
-        await writer.drain()  # nobody is behind
+        await writer.drain()  # no reader is behind
         with (
             aiochronicle.open_reader(queue_path, "quick") as quick,
             aiochronicle.open_reader(queue_path, "slow") as slow,

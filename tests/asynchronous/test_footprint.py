@@ -1,6 +1,7 @@
-"""What readers and writers leave in a queue: nothing that another program would take for a reader.
+"""Readers and writers leave nothing in a queue that another program would take for a reader.
 
-Another implementation takes an empty ``readers/`` for "nobody needs anything" and deletes sealed segments.
+For another implementation, an empty ``readers/`` means that no reader needs anything, and it deletes sealed
+segments.
 """
 
 import asyncio
@@ -71,7 +72,7 @@ async def test_a_queue_of_ours_that_another_program_writes_to_now(queue_path: Pa
             assert (await asyncio.wait_for(waiting, 5)).payload == b"0"
             assert names(queue_path) == before
             assert foreign.finish() == 0
-            # And when a writer of ours is back, it wakes the reader again.
+            # When a writer of ours is back, it wakes the reader again.
             waiting = asyncio.ensure_future(reader.next())
             await asyncio.sleep(0.02)
             with Peer("writer", queue_path) as ours:

@@ -1,4 +1,4 @@
-"""Writers that wake nobody, and readers that nobody can wake: bounded polling."""
+"""Bounded polling: for writers that wake no readers, and for readers that cannot be woken."""
 
 import asyncio
 import os
@@ -28,14 +28,14 @@ async def test_messages_of_a_foreign_writer_arrive_within_the_bound(queue_path: 
             appended = time.monotonic()
             assert (await asyncio.wait_for(waiting, 5)).payload == b"%d" % number
             late.append(time.monotonic() - appended)
-        # The bound, and what a busy machine may add to the better half of the rounds.
+        # The bound, plus what a busy machine may add to the better half of the rounds.
         assert sorted(late)[10] < 0.020 + 0.010
         assert not reader.attended
 
 
 @on_both_loops
 async def test_polling_is_adaptive(queue_path: Path) -> None:
-    """Quick after a message, rarer the longer nothing comes, never rarer than the bound."""
+    """Polling is frequent after a message and slows down to the bound while no message comes."""
     with (
         Peer("foreign", queue_path) as writer,
         aiochronicle.open_reader(queue_path, poll_max_us=10_000) as reader,
@@ -45,7 +45,7 @@ async def test_polling_is_adaptive(queue_path: Path) -> None:
         parks = reader.statistics().parks
         await asyncio.sleep(0.5)
         polled = reader.statistics().parks - parks
-        assert 5 < polled <= 0.5 / 0.010 + 30  # some 24 before the bound is reached
+        assert 5 < polled <= 0.5 / 0.010 + 30  # about 24 before the interval reaches its bound
         writer.ask("append x")
         assert (await asyncio.wait_for(waiting, 5)).payload == b"x"
 
@@ -57,15 +57,15 @@ async def test_a_foreign_writer_that_starts_while_the_reader_is_parked(queue_pat
     with aiochronicle.open_reader(queue_path) as reader:
         assert (await reader.next()).payload == b"ours"
         waiting = asyncio.create_task(reader.next())
-        # Not in its first step if the message before took a while: then the loop has a turn first.
+        # Not in its first step if the previous message took a while: then the loop gets a turn first.
         await eventually(lambda: reader.statistics().parks == 1)
         await asyncio.sleep(0.05)
-        assert reader.statistics().parks == 1  # nobody writes, nobody polls
+        assert reader.statistics().parks == 1  # no writer, no polling
         with Peer("foreign", queue_path) as foreign:
             foreign.ask("append theirs")
             assert (await asyncio.wait_for(waiting, 5)).payload == b"theirs"
             assert foreign.finish() == 0
-        # And back again to one that signals.
+        # Then a writer that signals takes over again.
         waiting = asyncio.create_task(reader.next())
         with Peer("writer", queue_path) as ours:
             await eventually(lambda: reader.attended)

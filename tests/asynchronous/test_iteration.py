@@ -1,4 +1,4 @@
-"""Iterating, single messages, batches; several tasks on one reader; the loop's turns."""
+"""Iteration, single messages, batches; several tasks on one reader; turns for other tasks."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ async def test_iteration_goes_on_with_what_comes_later(queue_path: Path) -> None
         assert (await anext(iterator)).payload == b"before"
         asyncio.get_running_loop().call_later(0.01, writer.append, b"after")
         assert (await anext(iterator)).payload == b"after"
-        # A new iterator goes on where the reader is.
+        # A new iterator continues at the reader's position.
         writer.append(b"later")
         assert (await anext(aiter(reader))).payload == b"later"
 
@@ -210,7 +210,7 @@ async def test_several_tasks_share_one_reader_in_order(queue_path: Path) -> None
         for seq in range(4):
             writer.append(b"%d" % seq)
             await eventually(lambda: len(taken) == seq + 1)  # noqa: B023
-        # Whoever waits longest is served first.
+        # The task that has waited longest is served first.
         assert taken == [(0, 0), (1, 1), (2, 2), (3, 3)]
         for number in range(1000):
             writer.append(b"%d" % number)
@@ -251,7 +251,7 @@ def test_an_exit_from_one_task_does_not_cost_the_others_their_wake_up(
             return await asyncio.wait_for(staying, 5)
 
         leaving, staying = runner.run(begin())
-        with pytest.raises(SystemExit):  # goes through the loop, past everything else
+        with pytest.raises(SystemExit):  # takes its turn in the loop after everything else
             runner.run(both())
         assert runner.run(end(staying)) == b"b"
         assert isinstance(leaving.exception(), SystemExit)
@@ -280,7 +280,7 @@ async def test_batches_by_bytes(queue_path: Path) -> None:
                 break
         assert seqs == list(range(100))
         with aiochronicle.open_reader(queue_path) as other:
-            # One message is always allowed, however large it is.
+            # A batch may always have one message, however large.
             assert len(await anext(other.batches(max_bytes=1))) == 1
 
 
@@ -300,7 +300,7 @@ async def test_batches_by_time(queue_path: Path) -> None:
         writer.append(b"second")
         assert len(await waiting) == 2
         assert time.monotonic() - started >= 0.09
-        # A full one does not wait for the time to pass.
+        # A full batch is returned before max_wait has passed.
         patient = reader.batches(max_messages=10, max_wait=60)
         writer.append_many([b"x"] * 10)
         assert len(await asyncio.wait_for(anext(patient), 5)) == 10
@@ -344,7 +344,7 @@ async def test_a_batch_that_is_filling_when_the_reader_closes_is_not_taken(
 
 @on_both_loops
 async def test_asking_for_the_next_batch_commits_the_last(queue_path: Path) -> None:
-    """Also when there is none yet: a writer may be waiting for room."""
+    """Even when no next batch is available yet: a writer may be waiting for room."""
     with (
         aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
         aiochronicle.open_reader(queue_path, "last", commit="auto") as reader,
@@ -410,9 +410,8 @@ async def test_the_loop_gets_a_turn_after_every_burst(queue_path: Path, burst: i
 
 @contextlib.contextmanager
 def undisturbed_clock() -> Iterator[Callable[[], float]]:
-    """Run before all other programs, and give the real time; or, where that is not permitted, the
-    time for which this thread was busy.
-    """
+    """Run with real-time priority and yield a monotonic clock. Where that is not permitted, yield the CPU
+    time of this thread."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -426,7 +425,7 @@ def undisturbed_clock() -> Iterator[Callable[[], float]]:
 
 
 async def beat_p99_s(beats: int, clock: Callable[[], float]) -> float:
-    """How long it took from one beat of 1 ms to the next."""
+    """Return the 99th percentile of the time that a sleep of 1 ms takes, in seconds."""
     taken: list[float] = []
     for _ in range(beats):
         started = clock()
@@ -453,7 +452,7 @@ async def test_a_ticker_beside_a_saturated_reader_keeps_its_beat(
                     pass
 
         reading = asyncio.create_task(saturate())
-        with undisturbed_clock() as clock:  # the machine can only add to it: the best round counts
+        with undisturbed_clock() as clock:  # load can only increase it: the best round counts
             p99_s = min([await beat_p99_s(100, clock) for _ in range(3)])
         messages = reader.statistics().messages
         reading.cancel()
@@ -473,7 +472,7 @@ async def test_spinning_readers_get_everything(queue_path: Path, wait: WaitStrat
             writer.append(b"%d" % number)
             await asyncio.sleep(0.0005)
         assert await asyncio.wait_for(reading, 10) == list(range(100))
-        # Others run while it spins, and closing ends it.
+        # Other tasks run while the reader spins, and closing it ends the spinning.
         spinning = asyncio.create_task(take(reader, 1))
         if wait == "spin":
             await asyncio.sleep(0.01)
@@ -507,7 +506,7 @@ async def test_errors_reach_whoever_waits(queue_path: Path) -> None:
         position = writer.position
         writer.append(b"good")
         segment = queue_path / "000000000.q"
-        with segment.open("r+b") as file:  # damage what comes next before it is looked at
+        with segment.open("r+b") as file:  # damage the next message before the reader gets to it
             writer.append(b"damaged")
             file.seek(position.offset + 128 + 64)
             file.write(b"D")

@@ -1,4 +1,4 @@
-"""Loops that end, processes that fork, debug mode, idleness, and what is left afterwards."""
+"""Loops that end, processes that fork, debug mode, idle readers, and leaks."""
 
 import asyncio
 import gc
@@ -103,12 +103,12 @@ async def test_a_forked_child_has_closed_handles_and_harms_nobody(queue_path: Pa
                 os.read(release_read, 1)
                 reader.poll()
             except ForkedError:
-                reader.close()  # must not take the eventfd out of the parent's loop
+                reader.close()  # must not remove the eventfd from the parent's loop
                 writer.close()
                 code = 0
             finally:
                 os._exit(code)
-        # The child holds nothing that keeps the parent's connections alive or wakes anybody.
+        # The child holds nothing that keeps the parent's connections alive or wakes a reader.
         writer.append(b"while it lives")
         assert (await asyncio.wait_for(waiting, 5)).payload == b"while it lives"
         waiting = asyncio.create_task(reader.next())
@@ -229,7 +229,7 @@ async def test_a_thousand_times_opened_and_closed_leaves_nothing(queue_path: Pat
         for number in range(1000):
             await once(writer, number)
         await eventually(lambda: writer.statistics().readers_connected == 0, 30)
-        # What the tests before have left to the background may be gone meanwhile.
+        # Objects that earlier tests closed in the background may have gone in the meantime.
         await eventually(
             lambda: all(now <= then for now, then in zip(in_use(), before, strict=True)), 30
         )
@@ -250,7 +250,7 @@ async def test_one_socket_serves_all_readers_of_a_process(queue_path: Path) -> N
         # Each: its eventfd, and both ends of its connection and the writer's copy of the eventfd,
         # because the writer is here as well.
         assert descriptors() - before <= 20 * 4
-        # The one whose socket it was may go; the others can be found all the same.
+        # The reader that owns the socket may close; writers still find the others.
         first.close()
         writer.append(b"x")
         results = await asyncio.gather(*waiting, return_exceptions=True)

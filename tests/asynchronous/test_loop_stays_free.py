@@ -1,9 +1,9 @@
-"""Nothing that is awaited waits for the disk in the loop's thread.
+"""No awaitable waits for the disk in the loop's thread.
 
-Not measured by a clock that other programs may hold up: a library that is preloaded notes which
-thread makes the calls that may wait (disk_calls.c). Only what would hold the interpreter's lock
-meanwhile is not seen that way. So everything is done a second time on a disk that is slow, where a
-loop that waits for it stands still for longer than a busy machine makes it.
+A preloaded library (disk_calls.c) records which thread makes the calls that may wait, so the result does not
+depend on the load of the machine. It cannot see a call in another thread that holds the interpreter's lock.
+So every operation also runs on a slow disk, where a loop that waits for the disk pauses for longer than a
+busy machine would make it.
 """
 
 import json
@@ -37,7 +37,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report_of(library: Path, root: Path, loop_name: str, delay_s: float) -> Report:
-    """Do all the work, in a process that the library is loaded into."""
+    """Run all operations in a process with the library preloaded; return its report."""
     paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {"LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-W", "error", "-m", "asynchronous.disk_work"]
@@ -65,7 +65,7 @@ def test_no_call_that_may_wait_for_the_disk_is_made_by_the_loop(
 
 
 def test_the_loop_runs_on_while_the_disk_is_slow(library: Path, tmp_path: Path) -> None:
-    """A loop that waits for the disk does so each time; one that got no processor seldom does again."""
+    """The best of several rounds counts: waiting for the disk recurs, a busy processor seldom does."""
     pauses_s: dict[str, float] = {}
     for attempt in range(4):
         root = tmp_path / str(attempt)

@@ -1,4 +1,4 @@
-"""inotify used up: what cannot be watched is polled, and nobody sleeps over a message."""
+"""When inotify watches run out, readers poll instead, and no message goes unnoticed."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ async def hears(reader: Peer) -> str:
 
 @pytest.fixture
 def queue(queue_path: Path) -> Path:
-    """A queue that a writer of ours has left."""
+    """Return a queue that one of our writers has closed."""
     aiochronicle.open_writer(queue_path, segment_size=1 << 20).close()
     return queue_path
 
@@ -87,7 +87,7 @@ async def test_a_lock_file_that_was_made_again_is_watched(queue: Path) -> None:
     with Peer("reader", queue, "named", "asyncio") as reader:
         await asyncio.sleep(0.3)
         (queue / "writer.lock").unlink()
-        with Peer("writer", queue) as writer:  # connects: the reader trusts its watch again
+        with Peer("writer", queue) as writer:  # connects: the reader relies on its watch again
             writer.ask("append 0")
             assert await hears(reader) == "0"
             assert writer.finish() == 0

@@ -1,4 +1,4 @@
-"""aopen_writer and aopen_reader: opened in a thread, and never left behind."""
+"""aopen_writer and aopen_reader open in a thread and leave nothing open when cancelled."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ def there(path: Path) -> bool:
 
 
 def wait_until_free(path: Path) -> None:
-    """Return when the queue can be opened: its writer was closed, not forgotten."""
+    """Wait until the queue can be opened, which proves that its writer was closed."""
     aiochronicle.open_writer(path, lock_timeout=30).close()
 
 
@@ -170,7 +170,7 @@ async def test_cancelled_before_a_thread_has_time_opens_nothing(queue_path: Path
         opening = asyncio.ensure_future(aiochronicle.aopen_writer(queue_path))
         await asyncio.sleep(0.01)
         await cancelled(opening)
-    with busy_pool():  # which are all threads, after what was queued
+    with busy_pool():  # all threads of the pool, after the queued work
         assert not there(queue_path)
 
 
@@ -180,7 +180,7 @@ async def test_cancelled_when_it_is_open_already_or_nearly_so(queue: Path, seed:
     for _ in range(30):
         opening = asyncio.ensure_future(aiochronicle.aopen_writer(queue))
         await asyncio.sleep(0)
-        # The loop is held up on purpose: the thread is done before the task hears of it.
+        # Block the loop on purpose, so that the thread finishes before the task learns of it.
         time.sleep(rng.random() * 0.03)  # noqa: ASYNC251
         await cancelled(opening)
         await asyncio.to_thread(wait_until_free, queue)
@@ -191,7 +191,7 @@ async def test_cancelled_when_it_is_open_already_or_nearly_so(queue: Path, seed:
 async def test_what_fails_after_it_was_given_up_is_logged_once(
     queue: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither as an exception that nobody retrieved, nor not at all."""
+    """It is logged by us, not by asyncio as an exception that was never retrieved."""
     for call, logged in (("sync_dir", 0), ("sync", 1)):  # while it opens, and while it closes
         caplog.clear()
         with held_opening() as held:
@@ -210,7 +210,7 @@ async def test_what_fails_after_it_was_given_up_is_logged_once(
 
 
 def is_closed(path: Path) -> bool:
-    """Whether nobody in this process has the queue's lock open."""
+    """Return whether no descriptor of this process is open in the queue."""
     return not any(
         str(found.readlink()).startswith(str(path))
         for found in Path("/proc/self/fd").iterdir()
@@ -321,7 +321,7 @@ def test_a_program_that_ends_while_a_thread_opens(queue: Path, after_s: float, w
 
 
 async def errors_of_nobody(begin: Callable[[], Awaitable[object]], end: Callable[[], None]) -> int:
-    """Cancel something that waits, let what it waited for fail, and count what the loop reports."""
+    """Cancel a waiting task, make the operation it waited for fail, and count the loop's error reports."""
     loop, reported = asyncio.get_running_loop(), 0
 
     def report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

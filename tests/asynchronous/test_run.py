@@ -1,4 +1,4 @@
-"""``aiochronicle.run``: which loop it uses, and that it ends as asyncio.run does."""
+"""``aiochronicle.run`` prefers uvloop and ends as asyncio.run does."""
 
 import asyncio
 import inspect
@@ -44,7 +44,7 @@ def test_run_delivers_what_was_appended(tmp_path: Path) -> None:
             aiochronicle.aopen_reader(tmp_path / "ticks", "r") as reader,
         ):
             task = asyncio.create_task(reader.next())
-            await asyncio.sleep(0)  # it waits now, and is woken
+            await asyncio.sleep(0)  # it waits now and will be woken
             writer.append(b"hello")
             return [(await task).payload]
 

@@ -20,7 +20,7 @@ from asynchronous.peers import Peer
 
 
 class Thread(threading.Thread):
-    """A thread that keeps what its function returned or raised."""
+    """A thread that stores its function's result or exception."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_closing_from_another_thread_ends_a_wait(queue_path: Path) -> None:
         for thread in threads:
             assert isinstance(thread.result(), ClosedError)
         fastest_s = min(fastest_s, time.monotonic() - started)
-    assert fastest_s < 0.1  # all were woken, none found out by looking from time to time
+    assert fastest_s < 0.1  # close() woke all of them; none noticed it by polling
 
 
 def test_a_thread_is_woken_across_processes(queue_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_a_thread_is_woken_across_processes(queue_path: Path) -> None:
         Peer("sleepy_thread", queue_path) as reader,
     ):
         for number in range(200):
-            eventually(reader.sleeps)  # or there is nobody to be woken
+            eventually(reader.sleeps)  # otherwise no reader would be waiting
             writer.append(b"%d" % number)
             assert reader.hear() == str(number)
-            if number == 0:  # until it is connected the reader may look by itself
+            if number == 0:  # the reader may poll until the writer has connected
                 eventually(lambda: writer.statistics().readers_connected == 1)
         assert writer.statistics().wakeups > 10
 
@@ -178,10 +178,10 @@ def test_loops_in_several_threads(queue_path: Path) -> None:
 
 
 class ClosingLoop(asyncio.SelectorEventLoop):
-    """Between a reader's leaving the loop and its end, it has the loop's thread go on.
+    """A loop that runs its thread between a reader's leaving the loop and its closing.
 
-    The task that was woken finds the reader open and has it watched again; it is held up in there
-    until the reader is closed.
+    The woken task finds the reader open and watches it again; the loop holds the task there until the reader
+    is closed.
     """
 
     def __init__(self, reader: aiochronicle.Reader) -> None:

@@ -1,4 +1,4 @@
-"""A reader that is opened before its queue exists."""
+"""Readers that are opened before their queue exists."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from asynchronous.peers import Peer, eventually
 
 
 async def idle_turns() -> None:
-    """Let whoever wants to sleep fall asleep."""
+    """Give the other tasks a few turns, so that they reach their waits."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -73,7 +73,7 @@ async def test_the_way_to_the_queue_may_grow_and_shrink(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
         shutil.rmtree(tmp_path / "a")
         await asyncio.sleep(0.01)
-        # The rest of the way appears at once, moved into place.
+        # The rest of the path appears at once, by a rename.
         other = tmp_path / "other"
         (other / "b" / "c").mkdir(parents=True)
         with aiochronicle.open_writer(other / "b" / "c" / "queue", segment_size=1 << 20) as writer:
@@ -102,7 +102,7 @@ async def test_nothing_polls_for_the_queue(tmp_path: Path) -> None:
         waiting = asyncio.create_task(reader.next())
         await asyncio.sleep(0.05)
         before = os.times()
-        for number in range(20):  # of no concern to the reader
+        for number in range(20):  # an unrelated file
             (tmp_path / f"file{number}").write_text("x")
         await asyncio.sleep(0.5)
         after = os.times()
@@ -144,7 +144,7 @@ async def test_several_readers_wait_for_one_queue(queue_path: Path) -> None:
     ]
     waiting = [asyncio.create_task(reader.next()) for reader in readers]
     await asyncio.sleep(0)
-    readers.pop().close()  # one that gives up does not take the watch from the others
+    readers.pop().close()  # a reader that gives up does not remove the watch of the others
     leaving = waiting.pop()
     with pytest.raises(aiochronicle.errors.ClosedError):
         await leaving

@@ -1,4 +1,4 @@
-"""Parked readers wake up: in one process, across processes, whoever came first, whoever died."""
+"""Parked readers wake up: within a process, across processes, in any order of start, after kills."""
 
 import asyncio
 import signal
@@ -101,7 +101,7 @@ async def test_the_death_of_the_writer_is_noticed_at_once(queue_path: Path) -> N
         writer.kill()
         await eventually(lambda: not reader.attended, NOTICED_AT_ONCE_S)
         assert not waiting.done()
-        # Nobody polls for its successor: the reader sleeps until one connects.
+        # The reader does not poll for a new writer: it sleeps until one connects.
         await asyncio.sleep(0.05)
         parks = reader.statistics().parks
         await asyncio.sleep(0.2)
@@ -126,7 +126,7 @@ async def test_a_reader_that_comes_back_is_found_again(queue_path: Path, loop_na
             with Peer("reader", queue_path, "phoenix", loop_name) as reader:
                 await eventually(lambda: writer.statistics().readers_connected == 1, 5)
                 writer.append(b"%d" % life)
-                # The first line repeats what the last life had not committed when it was killed.
+                # The first line repeats the messages that the killed process had not committed.
                 while (heard := await reader.heard()) != str(life):
                     assert heard == str(life - 1)
                 reader.kill()
@@ -227,7 +227,7 @@ async def test_a_stopped_process_goes_on_where_it_was(
             writer.say(f"append {number}")
         sleeper.signal(signal.SIGCONT)
         assert [await reader.heard() for _ in range(50)] == [str(n) for n in range(50)]
-        # Neither takes the pause for the death of the other.
+        # Neither side takes the pause for the death of the other.
         for _ in range(50):
             writer.hear()
         assert writer.ask("readers") == "1"
@@ -267,7 +267,7 @@ async def test_closing_from_another_thread_ends_waiting(queue_path: Path) -> Non
         await asyncio.to_thread(reader.close)
         with pytest.raises(ClosedError):
             await asyncio.wait_for(waiting, 5)
-    # The loop's own watchers are as they were.
+    # The loop's own watchers are unchanged.
     assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 5) == 7
 
 

@@ -1,4 +1,4 @@
-"""The socket over which a reader's eventfd travels trusts nobody further than it must."""
+"""Peers on the socket that carries a reader's eventfd are not trusted more than necessary."""
 
 import array
 import asyncio
@@ -23,14 +23,14 @@ NAME_SIZE = 72
 
 
 def hello(path: Path, name: bytes, magic: int = MAGIC, version: int = VERSION) -> bytes:
-    """The first packet of a writer, as csrc/wake_connection.c has it."""
+    """Return the first packet of a writer, as csrc/wake_connection.c defines it."""
     info = path.stat()
     return struct.pack(f"<IIQQ{NAME_SIZE}s", magic, version, info.st_dev, info.st_ino, name)
 
 
 @contextlib.contextmanager
 def connected(path: Path, name: str) -> Iterator[socket.socket]:
-    """Play a writer: connect to a reader."""
+    """Act as a writer: connect to a reader."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(5)
         directory = os.open(path / "wake", os.O_RDONLY)
@@ -43,7 +43,7 @@ def connected(path: Path, name: str) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def listening(path: Path, name: str) -> Iterator[socket.socket]:
-    """Play a reader: wait for the writer's call."""
+    """Act as a reader: wait for the writer to connect."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.settimeout(5)
         directory = os.open(path / "wake", os.O_RDONLY)
@@ -67,7 +67,7 @@ def is_eventfd(fd: int) -> bool:
 
 
 def give_to(user: int, path: Path) -> None:
-    """Make a queue somebody's."""
+    """Give a queue to another user."""
     for entry in (path, *path.rglob("*")):
         os.chown(entry, user, -1)
 
@@ -88,7 +88,7 @@ async def test_a_proper_writer_gets_the_eventfd(queue: Path) -> None:
             (fd,) = array.array("i", rights[0][2])
             assert is_eventfd(fd)
             os.close(fd)
-            assert not reader.attended  # not before it knows its bit
+            assert not reader.attended  # not before the reader knows its bit
             connection.send(struct.pack("<I", 5))
             await eventually(lambda: reader.attended)
         await eventually(lambda: not reader.attended)
@@ -183,7 +183,7 @@ async def test_a_writer_takes_exactly_one_eventfd(queue: Path, sent: str) -> Non
                 await eventually(lambda: descriptors() <= before)
                 assert writer.statistics().readers_connected == 0
             else:
-                # Of several the first counts; none of the others stays open.
+                # The first of several descriptors counts; the others are closed.
                 assert struct.unpack("<I", answer)[0] < 64
                 assert writer.statistics().readers_connected == 1
                 await eventually(lambda: descriptors() <= before + 1)
@@ -224,7 +224,7 @@ async def test_leftovers_of_dead_readers_are_harmless(queue: Path) -> None:
     (wake / ("n" * 100 + ".efd")).write_text("too long")
     with aiochronicle.open_writer(queue) as writer:
         assert writer.statistics().readers_connected == 0
-        # One that had a name may come back; one that had none cannot.
+        # A named reader may come back; an anonymous one cannot.
         assert not (wake / "_4711-0123456789abcdef.efd").exists()
         for name in ("stale", "file"):
             with aiochronicle.open_reader(queue, name, start="last") as reader:
@@ -237,7 +237,7 @@ async def test_leftovers_of_dead_readers_are_harmless(queue: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 @pytest.mark.parametrize("owner", [0, NOBODY])
 async def test_another_user_gets_no_eventfd(tmp_path: Path, owner: int) -> None:
-    """Not even the one whom the queue belongs to: see ``trusted`` in csrc/wake_connection.c."""
+    """Not even the owner of the queue: see ``trusted`` in csrc/wake_connection.c."""
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)
     path = tmp_path / "queue"
@@ -299,7 +299,7 @@ async def test_a_writer_takes_nothing_from_another_user(tmp_path: Path, owner: i
         )
         assert stranger.stdout is not None
         assert await stranger.stdout.readline() == b"listening\n"
-        # The writer meets the names in wake/ in the order in which they appear.
+        # The writer handles the names in wake/ in the order in which they appear.
         with aiochronicle.open_reader(path, "own", start="last") as reader:
             waiting = asyncio.ensure_future(reader.next())
             await eventually(lambda: reader.attended)

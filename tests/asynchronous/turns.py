@@ -1,4 +1,4 @@
-"""Counting the turns that a loop gets while something else is done, and timing them."""
+"""Count and time the turns of a loop while other work runs."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ __all__ = ["counted_turns", "longest_pause"]
 
 @asynccontextmanager
 async def counted_turns() -> AsyncIterator[list[None]]:
-    """Give a list that grows by one with every turn of the loop, until the block is left."""
+    """Yield a list that grows by one item with every turn of the loop, until the block ends."""
     turns: list[None] = []
 
     async def count() -> None:
@@ -27,7 +27,7 @@ async def counted_turns() -> AsyncIterator[list[None]]:
 
 @asynccontextmanager
 async def longest_pause() -> AsyncIterator[list[float]]:
-    """Give a list whose only item is the longest time between two turns, in seconds."""
+    """Yield a list whose only item is the longest time between two turns, in seconds."""
     longest = [0.0]
 
     async def beat() -> None:

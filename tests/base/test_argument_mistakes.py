@@ -1,7 +1,7 @@
-"""Mistakes in arguments: each is refused in the same way, and the refused call changes nothing.
+"""Invalid arguments: every call rejects them in the same way, and a rejected call changes nothing.
 
-A row is a call, what it may raise, and how the text begins. The text names the argument, says what
-it must be, and shows what came.
+A row is a call, the expected exceptions, and how their text begins. The text names the argument, says what
+it must be, and shows the given value.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Trade(msgspec.Struct):
 
 
 class World(NamedTuple):
-    """What the calls are made on: a queue of three messages, and a directory for everything else."""
+    """The objects that the calls are made on: a queue of three messages, and a directory for the rest."""
 
     path: Path
     writer: aiochronicle.Writer
@@ -83,7 +83,7 @@ Mistake = tuple[str, Call, Any, type[Exception], str]
 
 
 def mistakes(name: str, call: Call, *rows: Row) -> list[Mistake]:
-    """Rows of one call: what it is given, what that raises, and how the text begins."""
+    """Return the rows of one call: its argument, the expected exception, and how the text begins."""
     return [(f"{name}-{given!r}", call, *row) for row in rows for given in row[:1]]
 
 
@@ -600,7 +600,7 @@ SLICES = [
     *mistakes(
         "slice-layout",
         with_slice(lambda part, given, _: part.to_numpy(given)),
-        (Trade, TYPE, LAYOUT),  # numpy would take a class for objects
+        (Trade, TYPE, LAYOUT),  # for numpy, a class is the dtype of objects
         (None, TYPE, LAYOUT),
         ("nonsense", TYPE, LAYOUT),
         ([("price", "nonsense")], TYPE, LAYOUT),
@@ -661,11 +661,11 @@ MISTAKES = [
 
 
 def everything(world: World) -> object:
-    """What a refused call must not change."""
+    """Return the state that a rejected call must not change."""
     files = {
         file.relative_to(world.path): file.read_bytes()
         for file in world.path.rglob("*")
-        if file.is_file() and file.suffix != ".meta"  # heartbeats are in there
+        if file.is_file() and file.suffix != ".meta"  # has heartbeats
     }
     return (
         files,

@@ -1,4 +1,4 @@
-"""Small files that anybody may have put there: limits of type, size, depth and time."""
+"""Reading small files of unknown origin: limits on type, size, depth and time."""
 
 import fcntl
 import os
@@ -60,10 +60,10 @@ def test_a_file_of_endless_size_is_read_to_the_limit_only(tmp_path: Path) -> Non
 
 
 def test_a_lease_that_is_not_given_back_delays_nobody(tmp_path: Path) -> None:
-    """Its owner could hold up whoever opens the file for 45 seconds."""
+    """The holder of the lease could block every process that opens the file for 45 seconds."""
     (tmp_path / "file").write_bytes(b"content")
     holder = os.open(tmp_path / "file", os.O_RDWR)
-    previous = signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel asks for it by this one
+    previous = signal.signal(signal.SIGIO, signal.SIG_IGN)  # how the kernel asks for the lease
     try:
         fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         began = time.monotonic()

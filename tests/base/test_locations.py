@@ -1,4 +1,4 @@
-"""URLs where a path is wanted: ``file:`` is a path, whatever else is refused before anything is made."""
+"""URLs in place of paths: ``file:`` is a path; every other scheme is rejected before anything is created."""
 
 import asyncio
 from collections.abc import Callable
@@ -91,7 +91,7 @@ COMMANDS = (
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with a queue in it and nothing else."""
+    """Return the current directory, which holds a queue and nothing else."""
     monkeypatch.chdir(tmp_path)
     with aiochronicle.open_writer("ticks", segment_size=1 << 16) as writer:
         writer.append(b"hello", timestamp_ns=1_700_000_000_000_000_000)

@@ -1,4 +1,4 @@
-"""One type for places in a queue, whoever gives them."""
+"""Every API that returns a place in a queue returns the same type."""
 
 import pickle
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_lost_position_names_positions(queue_path: Path) -> None:
         writer.flush_now()
 
         def removed() -> bool:
-            writer.retain_now()  # what the background thread has sealed by now
+            writer.retain_now()  # the segments that the background thread has sealed by now
             return inspect(queue_path).first_segment > 0
 
         eventually(removed)

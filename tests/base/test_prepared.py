@@ -1,4 +1,4 @@
-"""Threads that decode a type for the first time, at once. msgspec alone does not survive that."""
+"""Threads may decode a type for the first time at once. With msgspec alone, that fails."""
 
 import ast
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 
 import aiochronicle
 
-# The annotation of the inner type is a call: it holds up the thread that describes the outer type for
-# msgspec, until the second one has had its chance to decode it.
+# The annotation of the inner type is a call. It blocks the thread that describes the outer type for msgspec
+# until the second thread has had its chance to decode it.
 HELD_UP = """
 import os, sys, threading
 import msgspec
@@ -78,7 +78,7 @@ def test_a_type_may_be_used_while_it_is_described(second_use: str, form: str) ->
 
 
 def _decoded_types(tree: ast.Module) -> set[str]:
-    """Return the names given to msgspec as types to decode or convert to."""
+    """Return the names that are passed to msgspec as types to decode or convert to."""
     names = set[str]()
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call):

@@ -1,4 +1,4 @@
-"""Arrays over the map: the right values, no copy, no reading, and no wrong answer for mixed queues."""
+"""Arrays over the mapping: correct values, no copy, no reading of payloads; mixed queues are refused."""
 
 import gc
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_arrays_outlive_the_queue_and_keep_only_what_they_need(queue_path: Path)
 
 
 def test_payloads_are_not_read(queue_path: Path) -> None:
-    """Nothing but the index and both ends of a sealed segment is looked at."""
+    """Only the index and both ends of a sealed segment are read."""
     write(queue_path)
     with (queue_path / "000000000.q").open("r+b") as segment:
         segment.seek(64 + 128 * 4000)
@@ -136,7 +136,7 @@ def test_padding_between_records_is_noticed(queue_path: Path) -> None:
     with open_writer(queue_path) as writer:
         reservation = writer.reserve(LAYOUT.itemsize)
         view = reservation.__enter__()
-        held = memoryview(view)  # somebody may go on writing: the room becomes padding
+        held = memoryview(view)  # a writer may continue: the reserved room becomes padding
         with pytest.raises(RuntimeError):
             reservation.__exit__(RuntimeError, RuntimeError(), None)
             raise RuntimeError

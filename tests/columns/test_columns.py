@@ -1,4 +1,4 @@
-"""Columns hold exactly what messages do, whatever the messages, the batch size and the damage."""
+"""Columns hold exactly the values of the messages, for all messages, batch sizes and kinds of damage."""
 
 import random
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ EVERYTHING = [*SCHEMA.names, "late", "cause"]
 
 
 def rows_by_message(path: Path) -> list[dict[str, Any]]:
-    """What the columns should hold, by the way that has other tests."""
+    """Return the rows that the columns should hold, read message by message."""
     with open_reader(path) as reader:
         return [
             {
@@ -52,7 +52,7 @@ def signed(number: int) -> int:
 
 
 def write_random(path: Path, count: int, rng: random.Random) -> None:
-    """Payloads of all sizes, also empty ones; some with a cause; several segments."""
+    """Append random payloads of all sizes, some empty, some with a cause, over several segments."""
     with open_writer(path.parent / "causes") as causes:
         causes.append(b"cause")
     with (
@@ -204,7 +204,7 @@ def test_rows_before_a_corrupt_record_come_first(queue_path: Path) -> None:
         assert caught.value.offset == 64 + 128 * 40
         with pytest.raises(errors.CorruptionError):
             whole.slice().to_arrow()
-        # What is not read is not checked.
+        # A column that is not read is not checked.
         assert whole.slice().to_arrow(["seq"]).num_rows == 100
     with aiochronicle.Queue(queue_path, on_corrupt="skip") as whole:
         expected = [seq for seq in range(100) if seq != 40]
@@ -221,7 +221,7 @@ def test_rows_before_a_corrupt_record_come_first(queue_path: Path) -> None:
 def test_zeros_in_a_header_are_no_message_though_no_payload_is_read(
     queue_path: Path, verify: bool
 ) -> None:
-    """Without the flag for it, there is no check of the header: other programs' records have none."""
+    """A header without the checksum flag is not verified: records of other programs have no checksum."""
     with open_writer(queue_path) as writer:
         writer.append_many([b"%3d" % number for number in range(100)])
     offset = 64 + 128 * 40

@@ -1,4 +1,4 @@
-"""Exports are complete or not there at all."""
+"""An export is complete, or no file appears."""
 
 import errno
 import os
@@ -122,7 +122,7 @@ assert target.read_bytes() == b"{}"
 
 
 def test_an_interrupt_anywhere_leaves_nothing(tmp_path: Path) -> None:
-    """Ctrl-C and SIGTERM come between two lines of the program: here before each of them in turn."""
+    """Ctrl-C and SIGTERM arrive between two lines of the program: interrupt before each line in turn."""
     command = [sys.executable, "-W", "ignore", "-c", INTERRUPTED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

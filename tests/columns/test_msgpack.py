@@ -1,4 +1,4 @@
-"""The engine's reading of MessagePack: the same as msgspec's, or none."""
+"""The engine's MessagePack decoder gives the same result as msgspec, or gives up."""
 
 import math
 import random
@@ -22,7 +22,7 @@ class Plain(msgspec.Struct, kw_only=True, rename={"size": "s"}):
     note: str | None = None
     venue: str = "XETR"
     lots: int = 1
-    spread: float | None = 0.25  # missing is not None here
+    spread: float | None = 0.25  # here a missing field differs from None
 
 
 class Level(msgspec.Struct, array_like=True):
@@ -54,7 +54,7 @@ class Book(msgspec.Struct, tag="book", tag_field="e"):
 def read(payloads: list[bytes], struct: type[Any] = Plain) -> list[dict[str, Any]] | None:
     messages = PlainMessages.of(struct)
     assert messages is not None
-    # As part of a longer column, whose other rows are none of its business.
+    # As part of a longer column, whose other rows must not be affected.
     column = pa.array([b"\xc1", *payloads, b"\xc1"], pa.binary()).slice(1, len(payloads))
     columns = messages.columns(column)
     if columns is None:
@@ -74,7 +74,7 @@ def expected(payloads: list[bytes], struct: type[Any] = Plain) -> list[dict[str,
 
 
 def same(rows: Any) -> Any:
-    """Return rows so that they can be compared: NaN is itself."""
+    """Return rows that can be compared: NaN equals NaN."""
     return rows and [
         {name: "nan" if value != value else value for name, value in row.items()} for row in rows
     ]
@@ -113,7 +113,7 @@ def test_messages_of_a_type_are_read_as_msgspec_does(rng: random.Random) -> None
 
 
 def test_whatever_is_read_is_what_msgspec_reads(rng: random.Random) -> None:
-    """Bytes changed, cut, moved from one message to the next: the walk may give up, and never err."""
+    """Bytes are changed, cut, and moved between messages. The decoder may give up; it is never wrong."""
     read_count = 0
     for _ in range(5000):
         messages = [{"spread": 1.0, **some_message(rng)} for _ in range(2)]
@@ -261,7 +261,7 @@ def test_lists_and_structs_inside_are_read_as_msgspec_does(rng: random.Random) -
 
 
 def test_whatever_is_read_of_lists_and_structs_is_what_msgspec_reads(rng: random.Random) -> None:
-    """Bytes are changed, left out and added; the walk may give up, and may not be wrong."""
+    """Bytes are changed, removed and added. The decoder may give up; it is never wrong."""
     read_ones = 0
     for _ in range(3000):
         payload = bytearray(msgspec.msgpack.encode(some_book(rng)))
@@ -289,7 +289,7 @@ def usual(payloads: list[bytes], struct: type[Any] = Plain) -> list[bool] | None
 
 
 def other_forms(value: bytes) -> list[bytes]:
-    """Longer encodings of one small number or short text, as MessagePack allows them."""
+    """Return longer encodings of a small number or short text that MessagePack also allows."""
     if value[0] < 0x80:
         return [b"\xcc" + value, b"\xcd\0" + value, b"\xd0" + value, b"\xd3" + bytes(7) + value]
     if 0xA0 <= value[0] < 0xC0:
@@ -322,7 +322,8 @@ def test_messages_that_msgspec_has_encoded_are_usual(rng: random.Random) -> None
 
 
 def test_usual_messages_are_what_msgspec_encodes(rng: random.Random) -> None:
-    """Fields missing, more or in another order, whole numbers for others, longer forms than necessary."""
+    """Fields are missing, added or reordered; integers replace floats; encodings are longer than
+    necessary."""
     seen = {True: 0, False: 0}
     for _ in range(300):
         messages = [{"spread": 1.5, **some_message(rng)} for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Whatever readers decode, columns decode: equal for every shape that a field can have."""
+"""Columns decode everything that readers decode, with equal values for every shape of a field."""
 
 from pathlib import Path
 from typing import Any
@@ -106,5 +106,5 @@ def test_levels_that_are_wrong_are_told_of_their_row(queue_path: Path) -> None:
         False,
         True,
     ]
-    assert rows[4]["field"] == [{"price": 1.0, "size": 2.0}]  # what comes later is ignored
+    assert rows[4]["field"] == [{"price": 1.0, "size": 2.0}]  # the items after that are ignored
     assert rows[7]["field"] == [{"price": 1.0, "size": 2.0}]

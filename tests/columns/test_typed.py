@@ -1,4 +1,4 @@
-"""Messages of a type as Arrow columns: what a reader would decode, without its objects."""
+"""Messages of a type as Arrow columns: the values that a reader decodes, without creating objects."""
 
 import random
 import uuid
@@ -37,7 +37,7 @@ class Tick(msgspec.Struct):
     spread: F4
     last: bool
     raw: Annotated[bytes, Width("S4")]
-    seq: int  # a name that is taken
+    seq: int  # a name that is in use
 
 
 class Side(Enum):
@@ -89,7 +89,7 @@ ORDER = Order(
 
 
 def some_ticks(rng: random.Random, count: int, form: Format) -> list[Tick]:
-    order_max = 2**64 if form == "struct" else 2**63  # elsewhere it is just an int
+    order_max = 2**64 if form == "struct" else 2**63  # anywhere else it is a plain int
     return [
         Tick(
             symbol=rng.choice(["", "EUR", "zł€", "a\0b", "12345678"]),
@@ -174,7 +174,7 @@ def test_a_fixed_layout_is_not_decoded_by_row(queue_path: Path) -> None:
         assert table.schema.types == [pa.int64(), pa.utf8()]
     assert made == []
     with aiochronicle.open_writer(queue_path) as writer:
-        writer.append(codec.encode(Counted(500))[:8], type_id=1)  # from before there was a name
+        writer.append(codec.encode(Counted(500))[:8], type_id=1)  # before the type had a name
     with Queue(queue_path) as queue:
         assert rows_of(queue.slice(499), ["number", "name"], codec=codec) == [
             {"number": 499, "name": "none"},

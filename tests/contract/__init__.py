@@ -1,1 +1,1 @@
-"""What any queue has to do, whoever wrote it and in whatever format."""
+"""The contract of a queue, for every implementation and format."""

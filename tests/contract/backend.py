@@ -1,7 +1,7 @@
-"""The implementations that the contract suite runs over.
+"""The implementations that the contract suite tests.
 
-To put another one under the contract, write a Backend for it and add it to BACKENDS. ``features``
-names the optional parts it has; a test that needs a part which a backend lacks is not run for it.
+To test another one, write a Backend for it and add it to BACKENDS. ``features`` names its optional features;
+tests that need a missing feature do not run for that backend.
 """
 
 import os
@@ -21,7 +21,7 @@ SMALL_SEGMENT = 4096
 
 
 class Backend(ABC):
-    """A factory of writers and readers."""
+    """Opens the writers and readers of one implementation."""
 
     name: ClassVar[str]
     features: ClassVar[frozenset[str]]
@@ -31,11 +31,11 @@ class Backend(ABC):
 
     @abstractmethod
     def open_writer(self, path: Path, **options: Any) -> Writer:
-        """Open for appending; options as in aiochronicle.open_writer."""
+        """Open a writer, with the options of aiochronicle.open_writer."""
 
     @abstractmethod
     def open_reader(self, path: Path, name: str | None = None, **options: Any) -> Reader:
-        """Open for reading; options as in aiochronicle.open_reader."""
+        """Open a reader, with the options of aiochronicle.open_reader."""
 
     def fill(self, path: Path, count: int, **options: Any) -> None:
         """Append the payloads b"0", b"1", … and close."""
@@ -44,12 +44,13 @@ class Backend(ABC):
                 writer.append(b"%d" % number)
 
     def payloads(self, path: Path, name: str | None = None, **options: Any) -> list[bytes]:
-        """Everything that a new reader finds."""
+        """Return the payloads that a new reader gets."""
         with self.open_reader(path, name, **options) as reader:
             return [message.payload for message in reader]
 
     def start(self, code: str, *arguments: str | Path) -> subprocess.Popen[str]:
-        """Run code in another process; it finds this backend as ``backend``, and ``sys.argv``."""
+        """Run code in another process, with this backend as ``backend`` and the arguments in
+        ``sys.argv``."""
         prelude = (
             f"import os, sys, time; from contract.backend import BACKENDS\n"
             f"backend = BACKENDS[{self.name!r}]\n"
@@ -108,8 +109,8 @@ class Native(Backend):
 class Cq4(Backend):
     """Chronicle Queues of Java.
 
-    Their epoch is a moment ago, so that today's cycle is number 0, and an index is what a seq is
-    elsewhere: the number of the message.
+    Their epoch is a moment ago, so today's cycle is number 0 and an index equals a seq: the number of the
+    message.
     """
 
     name = "cq4"
@@ -117,7 +118,7 @@ class Cq4(Backend):
     segments = "*.cq4"
 
     def open_writer(self, path: Path, **options: Any) -> Writer:
-        options.pop("segment_size", None)  # the wish for many segments, which a day does not fulfil
+        options.pop("segment_size", None)  # ignored: a cycle lasts a day
         if not Path(path).exists():
             options.setdefault("epoch", time.time_ns() // 1_000_000 - 1000)
         return aiochronicle.open_writer(path, format="cq4", **options)

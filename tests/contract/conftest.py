@@ -1,4 +1,4 @@
-"""Runs each test of the contract over every backend that has what the test needs."""
+"""Run each contract test on every backend that has the features the test needs."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from contract.backend import BACKENDS
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Choose by features when tests are collected, so that nothing has to be skipped."""
+    """Choose the backends when tests are collected, so that no test is skipped."""
     if "backend" not in metafunc.fixturenames:
         return
     needed = {

@@ -1,4 +1,4 @@
-"""What append and append_many put into a queue."""
+"""append and append_many: contents, batches, limits, errors."""
 
 import array
 import mmap
@@ -220,7 +220,7 @@ def test_batches_mixed_with_single_messages_across_segments(
 
 @pytest.mark.needs("atomic batches")
 def test_readers_never_see_part_of_a_batch(backend: Backend, queue_path: Path) -> None:
-    """A process reads while batches are written; each look has to end on a batch's boundary."""
+    """A process reads while batches are written; each time it runs dry at the end of a batch."""
     size, batches = 7, 2000
     code = f"""
 with backend.open_reader(sys.argv[1]) as reader:

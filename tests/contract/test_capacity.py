@@ -1,4 +1,4 @@
-"""How far a writer may run ahead of its slowest reader."""
+"""Capacity limits how far a writer may run ahead of its slowest reader."""
 
 import signal
 import threading
@@ -184,7 +184,7 @@ def test_blocked_writer_gives_up_in_time(backend: Backend, queue_path: Path) -> 
 
 
 def test_message_beyond_the_whole_capacity(backend: Backend, queue_path: Path) -> None:
-    """It could never be appended, so it must not be waited for."""
+    """It is refused at once, because waiting could never make enough room."""
     with (
         backend.open_writer(queue_path, capacity=Capacity(5 * RECORD, policy="block")) as writer,
         backend.open_reader(queue_path, "slow") as reader,

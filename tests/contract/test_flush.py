@@ -1,4 +1,4 @@
-"""What is durable when."""
+"""When messages become durable, for each flush policy."""
 
 from pathlib import Path
 

@@ -73,7 +73,7 @@ sys.stdin.read()
 
 
 def test_threads_share_a_writer(backend: Backend, queue_path: Path) -> None:
-    """Small segments, so that threads meet in the slow path as well."""
+    """Small segments make the threads meet in the slow path, too."""
     threads, each = 4, 1500
     returned: list[list[int]] = [[] for _ in range(threads)]
     barrier = threading.Barrier(threads)
@@ -188,7 +188,7 @@ os.waitpid(pid, 0)
         with backend.open_writer(queue_path) as writer:
             assert writer.append(b"y") == 1
         assert backend.payloads(queue_path, "name") == [b"x", b"y"]
-        parent.stdin.close()  # lets the orphan go
+        parent.stdin.close()  # lets the orphan exit
 
 
 def test_statistics_of_a_writer(backend: Backend, queue_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_last_cause_tells_where_to_resume(backend: Backend, tmp_path: Path) -> N
             assert writer.last_cause(messages[0]) == (first - 1 if first else None)
             for message in messages[first : first + 10]:
                 writer.append(message.payload, cause=message)
-            for _ in range(50):  # pushes them out of the newest segment
+            for _ in range(50):  # moves them out of the newest segment
                 writer.append(b"other")
             assert writer.last_cause(messages[0].queue_id) == first + 9
             assert writer.last_cause(12345) is None

@@ -1,4 +1,4 @@
-"""What a backend lacks is refused, and says why; or it is done in another way, which is tested here."""
+"""A missing feature raises an error that says why, or works differently in ways tested here."""
 
 import re
 from collections.abc import Callable
@@ -99,7 +99,7 @@ def test_all_that_is_missing_is_tested() -> None:
 
 
 def test_the_guide_lists_what_is_missing() -> None:
-    """One row of its table for each."""
+    """The table in the guide has one row for each missing feature."""
     text = PAGE.read_text(encoding="utf-8")
     _, _, section = text.partition("\n## What a Java queue cannot do\n")
     section, _, _ = section.partition("\n## ")
@@ -107,11 +107,11 @@ def test_the_guide_lists_what_is_missing() -> None:
     assert sorted(rows[2:] if rows[1].startswith("-") else rows[1:]) == MISSING
 
 
-# what is done in another way
+# features that work differently
 
 
 def test_an_empty_payload_is_one_byte_of_padding(queue_path: Path) -> None:
-    """As Java writes a document without anything."""
+    """Java writes an empty document in the same way."""
     with CQ4.open_writer(queue_path) as writer:
         writer.append(b"")
         writer.append_many([b"", b"x"])

@@ -59,7 +59,7 @@ def test_commit_of_a_certain_message(backend: Backend, queue_path: Path) -> None
         assert reader.poll() is None, "committing does not move the reader"
     assert backend.payloads(queue_path, "certain")[0] == b"42"
     with backend.open_reader(queue_path, "certain") as reader:
-        reader.commit(messages[9])  # going back is the owner's business
+        reader.commit(messages[9])  # a reader may go back
     assert backend.payloads(queue_path, "certain")[0] == b"10"
     with backend.open_reader(queue_path, "certain", start="first") as reader:
         reader.commit(None)
@@ -148,7 +148,7 @@ def test_anonymous_reader_has_no_position(backend: Backend, queue_path: Path) ->
     assert backend.payloads(queue_path) == [b"0", b"1"]
 
 
-# when a position is stored
+# when positions are stored
 
 
 def poll_times(count: int) -> Callable[[Reader], object]:
@@ -160,7 +160,7 @@ def poll_times(count: int) -> Callable[[Reader], object]:
     [
         ("manual", poll_times(5), 0),
         ("manual", list, 0),
-        # A message is done with when the next one is asked for.
+        # A message counts as processed when the reader asks for the next one.
         ("auto", poll_times(1), 0),
         ("auto", poll_times(5), 4),
         ("auto", list, 10),
@@ -170,7 +170,7 @@ def poll_times(count: int) -> Callable[[Reader], object]:
         (3, poll_times(7), 6),
         (3, list, 9),
         (100, list, 0),
-        # A batch is handed over as a whole: nothing of it is done with before the next call.
+        # A batch is delivered as a whole: none of its messages counts as processed before the next call.
         ("auto", lambda reader: reader.read_batch(5), 0),
         ("auto", lambda reader: (reader.read_batch(5), reader.read_batch(2)), 5),
         ("auto", lambda reader: (reader.read_batch(5), reader.poll()), 5),
@@ -335,7 +335,7 @@ def test_positions_travel_with_a_copy_of_the_queue(backend: Backend, tmp_path: P
 
 
 def test_position_beyond_the_end_is_refused(backend: Backend, queue_path: Path) -> None:
-    """The next writer would go on after it, with empty segments up to there."""
+    """Otherwise the next writer would continue after it, with empty segments in between."""
     backend.fill(queue_path, 10)
     with backend.open_reader(queue_path, "mistaken") as reader:
         start = reader.committed

@@ -74,7 +74,7 @@ def test_read_batch_stays_within_its_bytes(backend: Backend, queue_path: Path) -
         batches = []
         while batch := reader.read_batch(max_bytes=30):
             batches.append([len(message) for message in batch])
-    # One message that is larger than the budget comes alone, or it would never come.
+    # A message larger than the budget is returned alone; otherwise it would never be returned.
     assert batches == [[10, 10, 10], [10], [25, 1], [100], [5, 5, *empty], [30]]
     with backend.open_reader(queue_path) as reader:
         assert len(reader.read_batch(2, 1000)) == 2
@@ -268,6 +268,6 @@ def test_blocks_have_what_iteration_gives(backend: Backend, queue_path: Path) ->
     assert rows == [(m.payload, m.timestamp_ns, m.type_id) for m in messages]
     seqs = [block.first_seq + row for block in blocks for row in range(len(block))]
     assert seqs == [message.seq for message in messages]
-    for block in blocks:  # the reader is closed, and they are still there
+    for block in blocks:  # the messages outlive their reader
         for row, (offset, length) in enumerate(zip(block.offsets, block.lengths, strict=True)):
             assert block.buffer[offset : offset + length] == block[row]

@@ -119,14 +119,14 @@ def test_room_is_released_with_the_block(backend: Backend, queue_path: Path) -> 
 
 
 def test_memory_that_outlives_the_block_cannot_harm(backend: Backend, queue_path: Path) -> None:
-    """What still points at the reserved bytes must not be able to change a later message."""
+    """References to the reserved bytes cannot change a later message."""
     kept: list[memoryview] = []
     with backend.open_writer(queue_path) as writer:
         with pytest.raises(BufferError), writer.reserve(64) as room:
             kept.append(room[8:16])
         assert writer.append(b"message" * 9) == 0
         kept[0][:] = b"scribble"
-    kept[0][:] = b"scribble"  # the memory has to be there even now
+    kept[0][:] = b"scribble"  # the memory must still be mapped
     kept[0].release()
     assert backend.payloads(queue_path) == [b"message" * 9]
 
@@ -134,7 +134,7 @@ def test_memory_that_outlives_the_block_cannot_harm(backend: Backend, queue_path
 def test_memory_kept_by_a_failing_block(backend: Backend, queue_path: Path) -> None:
     kept: list[memoryview] = []
     with backend.open_writer(queue_path) as writer:
-        # The block's own exception goes first.
+        # The block's own exception takes precedence.
         with pytest.raises(KeyError), writer.reserve(64) as room:
             fill_and_fail(room, kept)
         assert writer.append(b"message" * 9) == 0

@@ -90,7 +90,7 @@ def test_seek_first_and_last(backend: Backend, queue_path: Path) -> None:
 
 @pytest.mark.needs("timestamps")
 def test_seek_time(backend: Backend, queue_path: Path, rng: random.Random) -> None:
-    """Equal timestamps in a row, also across segments: the first of them is found."""
+    """Seeking finds the first of several equal timestamps, across segments too."""
     timestamps = [START_NS]
     for _ in range(300):
         timestamps.append(timestamps[-1] + rng.choice([0, 0, 0, 1, 1000, 10**9]))
@@ -137,7 +137,7 @@ def test_seek_time_takes_datetimes(backend: Backend, queue_path: Path) -> None:
 
 
 def test_seek_with_a_long_index(backend: Backend, queue_path: Path) -> None:
-    """More messages in a segment than one step of a sparse index."""
+    """The segment has more messages than one step of a sparse index covers."""
     count = 20_000
     with backend.open_writer(queue_path, segment_size=1 << 20) as writer:
         for first in range(0, count, 500):

@@ -143,7 +143,7 @@ def test_options_of_a_writer_are_checked(
 
 @contextmanager
 def sealed(backend: Backend, path: Path, retention: Retention) -> Iterator[Writer]:
-    """A writer with ten segments of two messages each, all but the last one sealed."""
+    """Yield a writer with ten segments of two messages each, all sealed but the last."""
     with backend.open_writer(
         path, roll=Roll(messages=2), segment_size=SMALL_SEGMENT, retention=retention
     ) as writer:
@@ -265,7 +265,7 @@ def test_reader_too_far_behind_does_not_hold(backend: Backend, queue_path: Path)
         with sealed(backend, queue_path, retention) as writer:
             writer.retain_now()
             assert writer.statistics().segments_deleted > 0
-        # It is told, both by the open reader and by the next one.
+        # The open reader raises PositionLost, and so does the next one.
         with pytest.raises(PositionLost) as caught:
             list(reader)
         assert str(queue_path) in str(caught.value)
@@ -285,7 +285,7 @@ def test_retention_by_bytes(backend: Backend, queue_path: Path) -> None:
 
 def test_retention_by_bytes_spares_what_a_reader_needs(backend: Backend, queue_path: Path) -> None:
     retention = Retention(max_bytes=2 * SMALL_SEGMENT, check_interval_s=QUIET)
-    # Before the messages: retention also looks once when a writer is opened, and may come late.
+    # Before the messages: opening a writer also runs retention once, possibly late.
     backend.open_writer(queue_path, segment_size=SMALL_SEGMENT).close()
     with (
         backend.open_reader(queue_path, "needs") as reader,
@@ -338,7 +338,7 @@ def test_archive_by_date(backend: Backend, queue_path: Path, tmp_path: Path) -> 
         "2024/03/01/control.meta",
     ]
     assert backend.payloads(queue_path) == [b"now"]
-    # Put back, they are part of the queue again: nothing was lost on the way.
+    # Archived files that are moved back are part of the queue again; nothing was lost.
     for path in found:
         (archive / path).rename(queue_path / path.name)
     assert seqs(backend, queue_path) == [0, 1, 2, 3, 4]
@@ -350,7 +350,7 @@ def test_archive_on_another_file_system(backend: Backend, queue_path: Path) -> N
     try:
         with sealed(backend, queue_path, Retention(check_interval_s=QUIET)):
             pass
-        # Before there is a retention: its housekeeper looks once when the writer is opened.
+        # Before retention is configured: its housekeeper runs once when the writer is opened.
         before = {path.name: path.read_bytes() for path in queue_path.glob("00*.q")}
         with backend.open_writer(
             queue_path, segment_size=SMALL_SEGMENT, retention=retention

@@ -1,4 +1,4 @@
-"""Timestamps: the clock, the caller's own, and clocks that go wrong."""
+"""Timestamps: from the clock, from the caller, and from faulty clocks."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ def timestamps(backend: Backend, path: Path) -> list[int]:
 
 
 def ticking(values: list[int]) -> Callable[[], int]:
-    """A clock that shows these values, one after the other."""
+    """Return a clock that gives these values in turn."""
     remaining: Iterator[int] = iter(values)
     return lambda: next(remaining)
 
@@ -82,7 +82,7 @@ def test_injected_clock(backend: Backend, queue_path: Path) -> None:
     clock = ticking([10, 20, 30, 40])
     with backend.open_writer(queue_path, clock=clock) as writer:
         writer.append(b"a")
-        writer.append_many([b"b", b"c"])  # one reading for the batch
+        writer.append_many([b"b", b"c"])  # one clock reading for the batch
         writer.append(b"d", timestamp_ns=25)
         with writer.reserve(1):
             pass
@@ -105,7 +105,7 @@ def test_clock_that_steps_back_is_held(backend: Backend, queue_path: Path) -> No
 
 @pytest.mark.needs("timestamps", "segments")
 def test_a_held_clock_is_counted_once_per_append(backend: Backend, queue_path: Path) -> None:
-    """Also where an append has to go the long way: into the next segment, or one that is full."""
+    """It is counted once even on the slow path: at the end of a segment, or in the next one."""
     with backend.open_writer(queue_path, segment_size=SMALL_SEGMENT) as writer:
         writer.append(b"from the future", timestamp_ns=1 << 61)
         for _ in range(100):
@@ -146,7 +146,7 @@ def test_clock_that_raises(backend: Backend, queue_path: Path) -> None:
 
 @pytest.mark.needs("timestamps")
 def test_clock_that_appends_to_the_same_writer(backend: Backend, queue_path: Path) -> None:
-    """A clock is Python and can do anything, also take the room that was looked at before."""
+    """A clock is Python code and may do anything, including using the room that the append had found."""
     nested = 0
 
     def clock() -> int:

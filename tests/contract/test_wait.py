@@ -1,4 +1,4 @@
-"""Blocking until there is something to read, across threads and processes."""
+"""Blocking until there is a message to read, across threads and processes."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ from contract.backend import Backend
 
 
 def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Run it; the list gets its result, or the exception it ended with."""
+    """Call the function in a thread. The returned list receives its result or exception."""
     outcome: list[object] = []
 
     def run() -> None:
@@ -46,7 +46,7 @@ def test_wait_times_out(backend: Backend, queue_path: Path) -> None:
 
 
 def test_waiting_commits_what_was_dealt_with(backend: Backend, queue_path: Path) -> None:
-    """A writer may be waiting for just that, to have room for the next message."""
+    """A writer may be waiting for that commit to get room for its next message."""
     backend.fill(queue_path, 3)
     with backend.open_reader(queue_path, "auto", commit="auto") as reader:
         first = reader.committed
@@ -145,7 +145,7 @@ def test_signals_are_seen_while_waiting(backend: Backend, queue_path: Path) -> N
 
 
 def test_ping_pong_between_processes(backend: Backend, tmp_path: Path) -> None:
-    """No fallback helps here: each side sleeps until the other one has written."""
+    """No fallback hides a lost wake-up: each side sleeps until the other has written."""
     rounds = 300
     code = f"""
 with backend.open_writer(sys.argv[2]) as writer, backend.open_reader(sys.argv[1]) as reader:

@@ -1,4 +1,4 @@
-"""What an exactly-once chain remembers, and what it is told about orders that came twice."""
+"""What an exactly-once chain remembers, and how it recognises orders that come twice."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ SEGMENT = 4096
 
 
 def orders(path: Path, *lives: int) -> list[Message]:
-    """This many messages by each of several writers."""
+    """Append this many messages with each of several writers in turn; return all messages."""
     for count in lives:
         with open_writer(path, segment_size=SEGMENT) as writer:
             writer.append_many([b""] * count)
@@ -43,7 +43,7 @@ def test_a_clean_restart_of_the_source_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_seq_of_a_later_writer_is_another_message(tmp_path: Path, known: bool) -> None:
-    """As after a power cut. Whoever named the cause by (queue_id, seq) goes by the seq."""
+    """This happens after a power cut. Without an epoch, a cause (queue_id, seq) is compared by its seq."""
     newest = orders(tmp_path / "orders", 1, 1)[-1]
     done = Causes({newest.queue_id: Cause(5, epoch=1 if known else 0)})
     assert done.covers(newest) is not known

@@ -1,4 +1,4 @@
-"""Positions as seqs: what is committed, what is on disk, what comes next."""
+"""Positions as seqs: the committed one, the durable one, the next one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A slow consumer sees the latest message per key, a late one a snapshot; nobody misses a key."""
+"""A slow consumer sees the latest message per key, a late one a snapshot; neither misses a key."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ def write(path: Path, keys: list[int]) -> None:
 
 
 def latest(keys: list[int]) -> dict[int, int]:
-    """Seq of the newest message per key."""
+    """Return the seq of the newest message per key."""
     return {key: seq for seq, key in enumerate(keys)}
 
 
@@ -60,7 +60,7 @@ def test_who_keeps_up_sees_everything(queue_path: Path) -> None:
 
 
 def test_no_key_starves_and_none_is_outdated(queue_path: Path, rng: random.Random) -> None:
-    """One key is written all the time, a hundred seldom; one message is taken per ten written."""
+    """One key is written constantly, a hundred rarely; the consumer takes one of every ten messages."""
     newest: dict[int, int] = {}
     seen: dict[int, list[int]] = {}
     busy_polls: list[int] = []
@@ -108,7 +108,7 @@ def test_memory_is_bounded_and_nothing_is_lost(queue_path: Path, rng: random.Ran
 async def test_async_for_goes_on_and_ends_with_the_reader(
     queue_path: Path, rng: random.Random
 ) -> None:
-    """A writer in another process; the consumer is slow; the last of each key is always seen."""
+    """A slow consumer of a writer in another process always sees the last message of each key."""
     script = """
 import sys, aiochronicle
 with aiochronicle.open_writer(sys.argv[1]) as writer:
@@ -171,7 +171,7 @@ async def test_cancelling_loses_nothing(queue_path: Path, rng: random.Random) ->
 def test_after_a_commit_every_key_that_was_not_seen_comes_again(
     queue_path: Path, rng: random.Random
 ) -> None:
-    """Taken, committed, stopped at a random place, again and again: the newest is always seen."""
+    """A consumer that commits, stops and restarts at random places always sees the newest messages."""
     with aiochronicle.open_writer(queue_path) as writer:
         newest: dict[int, int] = {}
         seen: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""A file system that is full: an exception, nothing lost, and work goes on when there is room.
+"""A full file system raises an exception and loses nothing; work continues when there is room again.
 
 Most tests run in a process of their own that mounts a small tmpfs in a mount namespace, so they
 need no rights on the host and leave nothing behind.
@@ -169,7 +169,7 @@ with open_reader(queue, "new") as new:
 
 
 def test_flush_on_a_full_disk_says_what_to_do(queue_path: Path) -> None:
-    """Thin and network file systems find out when they are to write; readers have it by then."""
+    """Thin and network file systems report it when they write; readers have the message by then."""
     with open_writer(queue_path, segment_size=64 << 10) as writer:
         writer.append(b"appended")
         with injected("sync_map", errno.ENOSPC), pytest.raises(DiskFull) as caught:
@@ -213,7 +213,7 @@ assert payloads(queue) == [b"smaller"]
 def test_a_half_made_queue_takes_the_size_of_the_next_call(
     queue_path: Path, first: int, second: int
 ) -> None:
-    """The room may also be gone only when the first segment is made. A reader has come by then."""
+    """The disk may also fill up just before the first segment is created, when a reader already waits."""
     with open_reader(queue_path, "early", wait_for_queue=True) as reader:
         with injected("allocate", errno.ENOSPC), pytest.raises(DiskFull):
             open_writer(queue_path, segment_size=first)

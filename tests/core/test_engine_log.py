@@ -1,4 +1,4 @@
-"""What the engine's threads could not do is in Python's log, under ``aiochronicle.engine``."""
+"""Failures of the engine's threads are logged by Python's logging, as ``aiochronicle.engine``."""
 
 import errno
 import logging
@@ -94,7 +94,7 @@ def test_a_failed_sync_should_be_an_error_in_the_log(
 
 @pytest.fixture
 def open_tmp() -> Iterator[Path]:
-    """A directory that other users can reach; pytest keeps its own to itself."""
+    """Yield a directory that other users can enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o777)
@@ -103,7 +103,7 @@ def open_tmp() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_retention_should_name_the_position_that_it_may_not_read(open_tmp: Path) -> None:
-    """Of another user, as after a restore by root. It is told once, and when it is over."""
+    """The file is another user's, as after a restore by root. Start and end are logged once each."""
     code = """
 child = os.fork()
 if child == 0:
@@ -147,7 +147,7 @@ assert os.waitpid(child, 0)[1] == 0
     assert works.startswith(f"INFO {ENGINE} {queue}: retention works again")
 
 
-# Where ``mount`` works, and is seen by nobody else.
+# A namespace in which ``mount`` works and is invisible to other processes.
 NAMESPACE = ("unshare", "--map-root-user", "--mount")
 
 
@@ -173,7 +173,7 @@ with open_writer(path / "queue", segment_size=64 << 10) as writer:
     found = run(code, disk, within=NAMESPACE)
     failed, works = [
         line for line in found if "creating" in line
-    ]  # there is no room for indexes either
+    ]  # a full disk has no room for indexes either
     assert failed.startswith(f"WARNING {ENGINE} {disk}/queue/0000")
     assert "creating the next segment failed: " in failed
     assert failed.endswith("No space left on device")
@@ -204,7 +204,7 @@ def test_a_removed_queue_should_be_an_error_in_the_log(
 ) -> None:
     with open_writer(queue_path, segment_size=SEGMENT) as writer:
         queue_path.rename(queue_path.with_name("elsewhere"))
-        eventually(lambda: len(lines(caplog)) > 0)  # by the thread, while nobody calls anything
+        eventually(lambda: len(lines(caplog)) > 0)  # logged by the thread, without any call
         with pytest.raises(QueueGone):
             writer.flush_now()
     ((level, text),) = lines(caplog)
@@ -274,7 +274,7 @@ def test_damage_that_was_left_alone_is_no_repair(
 
 
 def test_a_short_program_should_lose_nothing(queue_path: Path) -> None:
-    """Its last lines are logged while it ends; and a thread that waits does not keep it alive."""
+    """Its last lines are logged while it exits, and a waiting thread does not keep it alive."""
     code = """
 writer = open_writer(path, segment_size=1 << 16)
 path.rename(path.with_name("elsewhere"))
@@ -317,7 +317,7 @@ time.sleep(3)
 
 
 class Fussy(logging.Handler):
-    """Raises, and opens queues of its own, as a handler that logs into a queue does."""
+    """A handler that raises and opens queues, as a handler that logs into a queue does."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ def test_handlers_that_raise_or_use_queues_should_do_no_harm(tmp_path: Path) -> 
 
 
 class Slow(logging.Handler):
-    """Keeps whoever logs waiting."""
+    """A handler that blocks the logging thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,12 +365,12 @@ class Slow(logging.Handler):
 def test_entries_for_which_there_was_no_room_should_be_counted(
     queue_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A handler that is slow costs no memory without bound, and nobody is told half of it."""
+    """A slow handler does not use unbounded memory, and the log says how many entries were dropped."""
     logger, handler = logging.getLogger(ENGINE), Slow()
     logger.addHandler(handler)
 
     def fail(number: int) -> None:
-        """Each time with another text than before."""
+        """Append until the engine fails to allocate, with a different error text each time."""
         with (
             injected("allocate", (errno.EIO, errno.ENOSPC)[number % 2]),
             pytest.raises(StorageError),
@@ -427,7 +427,7 @@ def test_what_works_should_not_be_in_the_log(
 
 
 def test_names_of_files_forge_no_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A newline, an escape that clears the screen, and a byte that is no UTF-8."""
+    """A newline, an escape sequence that clears the screen, and a byte that is not UTF-8, are escaped."""
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\nERROR b\x1b[2J\xff"))
     with open_writer(path, segment_size=SEGMENT) as writer:
         (path / "writer.lock").unlink()

@@ -1,7 +1,7 @@
-"""The merge against its reference: random sources, ties, heartbeats, coming and going.
+"""The merge against its reference: random sources, ties, heartbeats, queues that come and go.
 
-Every step of a random history is done to real queues and to tests/reference/merge.py, and
-everything that may go out after it is compared, one message at a time.
+Every step of a random history is applied to real queues and to tests/reference/merge.py; then the output of
+both is compared, message by message.
 """
 
 import functools
@@ -22,7 +22,7 @@ from reference.merge import CLOSED, ReferenceMerge
 import aiochronicle
 from aiochronicle import FanIn, Message, Position, Reader, Writer, open_reader
 
-# Segments are allocated when they are made: the default size would fill the disk with test queues.
+# A segment is allocated when it is created: test queues of the default size would fill the disk.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
 
 
@@ -45,7 +45,7 @@ def test_every_step_of_a_random_history_is_merged_like_the_reference(
 
 
 class Plan:
-    """What each queue is given, decided beforehand: timestamps and heartbeats, with many ties."""
+    """The timestamps and heartbeats of each queue, chosen in advance, with many ties."""
 
     def __init__(self, chance: random.Random, queues: int, messages: int) -> None:
         self.steps: list[list[tuple[bool, int]]] = []  # (is a heartbeat, time)
@@ -63,7 +63,7 @@ class Plan:
 
 
 def merge_as_it_arrives(root: Path, plan: Plan, chance: random.Random) -> list[tuple[int, int]]:
-    """Carry the plan out in a random interleaving, polling at random moments."""
+    """Execute the plan in a random interleaving, polling at random moments."""
     left = [iter(steps) for steps in plan.steps]
     output: list[tuple[int, int]] = []
     with ExitStack() as stack:
@@ -171,7 +171,7 @@ def test_among_equal_times_strict_waits_for_the_source_that_comes_first(pair: Pa
     a, b, reader_a, reader_b = pair
     with FanIn([reader_a, reader_b], order="strict") as fan_in:
         b.append(b"b", timestamp_ns=100)
-        a.heartbeat(100)  # it may still append at 100, and that belongs before b's
+        a.heartbeat(100)  # it may still append at 100, which comes before b's message
         assert payloads(fan_in) == []
         a.append(b"a", timestamp_ns=100)
         assert payloads(fan_in) == [b"a"]
@@ -221,14 +221,14 @@ def test_max_wait_bounds_the_delay_and_marks_what_is_late(pair: Pair) -> None:
         assert time.monotonic() - started >= 0.05
         assert (message.payload, message.late) == (b"1", False)
         a.append(b"2", timestamp_ns=150)
-        assert payloads(fan_in) == [b"2"]  # the other one is still silent
+        assert payloads(fan_in) == [b"2"]  # the other source is still silent
         assert fan_in.statistics().left_out == 1
         b.append(b"late", timestamp_ns=120)
         a.append(b"3", timestamp_ns=200)
         message = wait_for(fan_in)
         assert (message.payload, message.late) == (b"late", True)
         assert fan_in.statistics().late == fan_in.source_statistics(1).late == 1
-        # It spoke, so it is waited for again.
+        # It has written, so the merge waits for it again.
         assert fan_in.statistics().left_out == 0
         assert fan_in.poll() is None
         assert fan_in.statistics().blocked_by == 1
@@ -247,7 +247,7 @@ def test_one_dead_source_does_not_end_the_order_of_the_others(tmp_path: Path) ->
         assert wait_for(fan_in).payload == b"1"
         assert fan_in.statistics().left_out == 1
         a.append(b"3", timestamp_ns=300)
-        assert fan_in.poll() is None  # b is alive and may still have something older
+        assert fan_in.poll() is None  # b is alive and may still append an older message
         assert fan_in.statistics().blocked_by == 1
         b.append(b"2", timestamp_ns=200)
         b.heartbeat(300)
@@ -288,7 +288,7 @@ def test_sources_of_another_program_may_go_back_in_time(tmp_path: Path) -> None:
             FanIn([reader, other]) as fan_in,
         ):
             received = [(message.payload, message.late) for message in fan_in]
-            # In file order per source; what goes back comes out at once, and is marked.
+            # In file order per source; a message whose time goes back is delivered at once and marked late.
             assert received == [
                 (b"75", False),
                 (b"100", False),
@@ -312,7 +312,7 @@ def test_the_same_queue_by_another_path_is_refused(pair: Pair, tmp_path: Path) -
             aiochronicle.errors.InvalidArgument, match="attached already, as source 0"
         ):
             fan_in.attach(again)
-        assert [message.payload for message in again] == [b"1"]  # and is not harmed by it
+        assert [message.payload for message in again] == [b"1"]  # and is unaffected
         assert payloads(fan_in) == [b"1"]
 
 
@@ -405,7 +405,7 @@ def test_a_batch_keeps_within_its_bytes_beyond_the_first_message(pair: Pair) -> 
 
 
 def test_what_did_not_fit_into_a_batch_makes_nothing_late(pair: Pair) -> None:
-    """It was looked at, not delivered: an older message that comes then is in order."""
+    """The message was read but not delivered: an older message that comes next is in order."""
     a, b, reader_a, reader_b = pair
     with FanIn([reader_a, reader_b]) as fan_in:
         for timestamp_ns in (100, 300):
@@ -421,7 +421,7 @@ def test_what_did_not_fit_into_a_batch_makes_nothing_late(pair: Pair) -> None:
 def test_what_did_not_fit_into_a_batch_does_not_count_as_delivered(
     attached: int, pair: Pair
 ) -> None:
-    """Neither where a source has the fan-in for itself nor where another is silent beside it."""
+    """This holds for a single source and for a source beside a silent one."""
     a, _, *readers = pair
     with FanIn() as fan_in:
         source, *_ = [fan_in.attach(reader) for reader in readers[:attached]]
@@ -483,7 +483,7 @@ def test_a_reader_closed_while_attached_is_an_error_not_a_crash(pair: Pair) -> N
 
 
 def test_asking_an_attached_reader_does_not_disturb_the_merge(tmp_path: Path) -> None:
-    """Its lag and readiness may lead it into the next segment while its head lies in this one."""
+    """Lag and readiness may move the reader to the next segment while its head is in this one."""
     with ExitStack() as stack:
         writer = stack.enter_context(open_writer(tmp_path / "a", segment_size=4096))
         other = stack.enter_context(open_writer(tmp_path / "b"))
@@ -751,7 +751,7 @@ def test_a_reader_is_in_one_fan_in_only(pair: tuple[Writer, Writer, Reader, Read
 
 
 def test_commit_behind_a_message_of_another_program(tmp_path: Path) -> None:
-    """Those queues have no id: what was read tells which of them it is."""
+    """Queues of other programs have no id: the message itself identifies its source."""
     with ExitStack() as stack:
         for name in ("0", "1"):
             foreign = stack.enter_context(ForeignWriter(tmp_path / name))

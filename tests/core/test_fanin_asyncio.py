@@ -1,4 +1,4 @@
-"""The fan-in in event loops: waking, cancelling, coming and going while a task sleeps."""
+"""The fan-in in event loops: waking, cancelling, sources that come and go while a task sleeps."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ import uvloop
 import aiochronicle
 from aiochronicle import FanIn, Message, open_reader
 
-# Segments are allocated when they are made: the default size would fill the disk with test queues.
+# A segment is allocated when it is created: test queues of the default size would fill the disk.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ with aiochronicle.open_writer(sys.argv[1], segment_size=1 << 20) as writer:
 
 
 class WriterProcess:
-    """A writer in a process of its own, told what to do line by line."""
+    """A writer in a process of its own, which takes commands line by line."""
 
     def __init__(self, path: Path) -> None:
         self.process = subprocess.Popen(
@@ -98,16 +98,16 @@ class WriterProcess:
 
 
 def eventfds() -> int:
-    """How many eventfds this process has."""
+    """Return how many eventfds this process has."""
     count = 0
     for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the listing's own
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing
             count += "eventfd" in str(fd.readlink())
     return count
 
 
 async def asleep(task: "asyncio.Task[Any]", fan_in: FanIn, attended: int) -> None:
-    """Return when the task sleeps and this many sources have a writer that would wake it."""
+    """Wait until the task sleeps and this many sources have a writer that would wake it."""
     while True:
         await asyncio.sleep(0.001)
         connected = sum(fan_in.source_statistics(one).attended for one in fan_in.sources())
@@ -132,7 +132,7 @@ def test_writers_in_other_processes_wake_one_eventfd(run: Run[Any], queues: list
                     assert message.payload == b"%d" % round_number
                     task = asyncio.ensure_future(anext(aiter(fan_in)))
                     await asyncio.sleep(0)
-                # All sources share what the loop watches: nothing was added per source.
+                # All sources share the descriptor that the loop watches: none was added per source.
                 assert eventfds() == before
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -186,7 +186,7 @@ def test_strict_order_learns_how_a_writer_ended(
                 other.process.wait()
                 while fan_in.source_statistics(1).attended:
                     await asyncio.sleep(0.001)
-                assert not task.done()  # it may come back with something older
+                assert not task.done()  # it may come back with an older message
                 assert fan_in.statistics().blocked_by == 1
                 with open_writer(queues[1]) as successor:
                     successor.heartbeat()
@@ -286,7 +286,7 @@ def test_next_times_out_and_takes_nothing(run: Run[Any], queues: list[Path]) -> 
 
 @pytest.mark.parametrize("kind", ["next", "async for", "batches"])
 def test_cancelling_loses_nothing(kind: str, run: Run[Any], queues: list[Path], seed: int) -> None:
-    """A consumer is cancelled at random moments while four threads append."""
+    """The consumer is cancelled at random moments while four threads append."""
     chance = random.Random(seed)
     total = 4_000
 

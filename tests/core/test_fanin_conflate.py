@@ -1,4 +1,4 @@
-"""The latest message per key of many queues, and snapshots of them."""
+"""The latest message per key over many queues, and snapshots."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ def by_type(message: Message) -> int:
 
 
 class Feeds:
-    """Three queues that are written in turns, each message later than all before it."""
+    """Three queues written in turns; each message is later than all before it."""
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.paths = [root / name for name in "abc"]
@@ -80,7 +80,7 @@ def test_the_latest_per_key_of_all_sources(feeds: Feeds, strict: bool) -> None:
 def test_after_a_commit_nothing_is_lost_and_nothing_ends_outdated(
     feeds: Feeds, rng: random.Random
 ) -> None:
-    """Taken, committed, stopped at a random place, again and again, with keys in all queues."""
+    """A consumer commits, stops and restarts at random places; every queue has messages of every key."""
     seen: dict[int, int] = {}
     for _ in range(25):
         feeds.write(rng.randrange(1, 150), 12)
@@ -93,11 +93,11 @@ def test_after_a_commit_nothing_is_lost_and_nothing_ends_outdated(
                     if message is None:
                         break
                     seen[message.type_id] = int(message.payload)
-                    feeds.write(rng.randrange(5), 12)  # some of which overtake those that wait
+                    feeds.write(rng.randrange(5), 12)  # some of these overtake waiting messages
                     if rng.random() < 0.3:
                         conflation.commit()
                         committed = dict(seen)
-            seen = committed  # what was handed over since is lost with the process
+            seen = committed  # messages delivered since then are lost with the process
         with feeds.reading("view") as fan_in:
             conflation = fan_in.conflate(by_type)
             for message in conflation:
@@ -111,7 +111,7 @@ def test_after_a_commit_nothing_is_lost_and_nothing_ends_outdated(
 def test_after_a_commit_everything_after_the_oldest_that_waits_comes_again(
     feeds: Feeds, rng: random.Random
 ) -> None:
-    """Whatever has been taken meanwhile: and a batch of older messages at most."""
+    """At most one batch of older messages comes again with them, whatever was taken meanwhile."""
     feeds.write(1, 1)  # the key that waits
     with feeds.reading("view") as fan_in:
         conflation = fan_in.conflate(by_type)
@@ -147,7 +147,7 @@ def test_checkpoints_are_few_and_never_too_late(rng: random.Random) -> None:
 
 @on_both_loops
 async def test_a_commit_of_200_queues_does_not_hold_up_the_loop(tmp_path: Path) -> None:
-    """Compared with opening and searching each queue, which took 30 ms."""
+    """Opening and searching each queue instead took 30 ms."""
     queues = [tmp_path / f"{number:03}" for number in range(200)]
     for path in queues:
         with aiochronicle.open_writer(path, segment_size=1 << 16) as writer:
@@ -211,7 +211,7 @@ async def test_a_snapshot_that_is_not_finished_has_taken_nothing(
 
 
 def test_going_back_and_forth_at_random(feeds: Feeds, rng: random.Random) -> None:
-    """Snapshots that fail between all other ways to read: the order stays what it is."""
+    """Failed snapshots between all other ways to read do not change the order."""
     feeds.write(3000, 30)
     found: list[int] = []
 
@@ -226,7 +226,7 @@ def test_going_back_and_forth_at_random(feeds: Feeds, rng: random.Random) -> Non
                 case 0:
                     with contextlib.suppress(LookupError):
                         fan_in.snapshot_now(fail_sometimes)
-                        found.extend(range(len(found), feeds.count))  # it took the rest
+                        found.extend(range(len(found), feeds.count))  # the snapshot took the rest
                 case 1:
                     batch = fan_in.read_batch(rng.randrange(1, 100), rng.randrange(1, 300))
                     found += [int(message.payload) for message in batch]
@@ -282,7 +282,7 @@ def test_a_message_without_a_key_is_named_by_its_queue(feeds: Feeds) -> None:
 async def test_a_consumer_that_commits_each_message_leaves_turns_to_the_loop(
     tmp_path: Path,
 ) -> None:
-    """However short its messages are: by the clock, not only by their number."""
+    """Turns are given by time, not only by number of messages, so short messages do not delay them."""
     readers = []
     for number in range(100):
         path = tmp_path / f"{number:03}"
@@ -312,5 +312,5 @@ async def test_a_consumer_that_commits_each_message_leaves_turns_to_the_loop(
         counting.cancel()
     for reader in readers:
         reader.close()
-    # One at least for every few milliseconds of work; by number alone it would be four or five.
+    # At least one turn every few milliseconds; by number alone there would be four or five in total.
     assert turns > min(busy_s / 0.01, 20)

@@ -1,4 +1,4 @@
-"""A thousand queues in one router, and what coming and going leaves behind."""
+"""A thousand queues in one router; queues that come and go leave nothing behind."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ for writer in writers:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory in memory: a thousand queues are made in seconds, not in minutes of syncing."""
+    """Yield a directory in memory, where a thousand queues take seconds instead of minutes of syncing."""
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=parent) as directory:
         yield Path(directory)
@@ -79,7 +79,7 @@ async def test_a_thousand_queues(memory: Path) -> None:
             attach_s = time.monotonic() - started_s
             assert len(router.sources()) == QUEUES
             task = asyncio.ensure_future(router.next())
-            # Every writer is connected: it costs one fd per source, and nothing else does.
+            # Every writer is connected: that costs one fd per source, and nothing else costs any.
             while sum(reader.attended for reader in router.sources().values()) < QUEUES:
                 await asyncio.sleep(0.01)
             private_kib = (resident_kib("RssAnon") - private_before) / QUEUES
@@ -88,13 +88,13 @@ async def test_a_thousand_queues(memory: Path) -> None:
             print(f"{private_kib:.1f} KiB of memory and {resident:.1f} KiB resident per source")
             assert fds() - fds_before < 1_200
             assert resident < 64
-            assert attach_s < 20  # 2 s are promised for a machine that has nothing else to do
+            assert attach_s < 20  # 2 s is the target on an idle machine
             for number in (0, 500, 999, 500):
                 writers.stdin.write(f"{number}\n")
                 writers.stdin.flush()
                 assert (await task).payload == b"%d" % number
                 task = asyncio.ensure_future(router.next())
-            # A removed queue lets go of everything, at once.
+            # Detaching a removed queue frees everything at once.
             attached_maps = maps()
             shutil.rmtree(memory / "0100")
             while len(router.sources()) == QUEUES:
@@ -112,7 +112,7 @@ def test_attaching_and_detaching_leaves_nothing(tmp_path: Path) -> None:
             stack.enter_context(open_writer(tmp_path / f"{number}", segment_size=1 << 16))
         readers = [stack.enter_context(open_reader(tmp_path / f"{n}", "test")) for n in range(10)]
         fan_in = stack.enter_context(FanIn())
-        for reader in readers:  # once through everything, so that it exists
+        for reader in readers:  # once for each, so that everything is allocated
             source = fan_in.attach(reader)
             fan_in.wait(timeout=0)
             fan_in.detach(source)
@@ -120,12 +120,12 @@ def test_attaching_and_detaching_leaves_nothing(tmp_path: Path) -> None:
         for cycle in range(CYCLES):
             source = fan_in.attach(readers[cycle % 10])
             if cycle % 50 == 0:
-                fan_in.wait(timeout=0)  # parks: writers connect and are told off again
+                fan_in.wait(timeout=0)  # parks: writers connect and are disconnected again
             assert fan_in.detach(source) is readers[cycle % 10]
         fan_in._check()
         assert fan_in.statistics().sources == 0
         deadline_s = time.monotonic() + 20
-        while fds() > before[0] or maps() > before[1]:  # connections end in another thread
+        while fds() > before[0] or maps() > before[1]:  # another thread closes connections
             assert time.monotonic() < deadline_s, (fds(), maps(), before)
             time.sleep(0.001)
         assert resident_kib("RssAnon") - before[2] < 2_048

@@ -1,4 +1,4 @@
-"""Queues of other programs: read as they are, continued by our writer."""
+"""Queues of other programs: our readers read them unchanged, and our writer continues them."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ PER_SEGMENT = 31
 
 
 def write(path: Path, count: int, **options: bool) -> list[bytes]:
-    """A queue of another program with payloads b"f0", b"f1", …; seqs from 0, 10 ns apart."""
+    """Write a queue of another program with payloads b"f0", b"f1", …; seqs from 0, 10 ns apart."""
     with fmt.ForeignWriter(path, SIZE, **options) as writer:
         for number in range(count):
             writer.append(b"f%d" % number, 3, 1000 + 10 * number)
@@ -83,7 +83,7 @@ def test_restarts_and_returning_time_are_counted(queue_path: Path) -> None:
 
 @pytest.mark.parametrize("write_index", [False, True])
 def test_seek_finds_the_first_match(queue_path: Path, write_index: bool) -> None:
-    """In file order, with seqs and times that start again in the middle of a segment."""
+    """The first in file order, even if seqs and times start again in the middle of a segment."""
     seqs: list[int] = []
     times: list[int] = []
     for start in (0, 1000, 500):
@@ -127,7 +127,7 @@ def test_our_writer_continues_after_the_largest_seq(queue_path: Path) -> None:
 
 
 def test_taking_turns(queue_path: Path) -> None:
-    """Each finds what the other one left, over several segments."""
+    """Each writer continues where the other stopped, over several segments."""
     expected: list[bytes] = []
     for round_ in range(6):
         with fmt.ForeignWriter(queue_path, SIZE, start_seq=len(expected)) as foreign:
@@ -148,7 +148,7 @@ def test_taking_turns(queue_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 20, 100])
 def test_another_program_continues_ours(queue_path: Path, tmp_path: Path, count: int) -> None:
-    """It leaves the words beside its own in the control block as our writer had them."""
+    """The other program leaves our writer's words in the control block as they were."""
     with open_writer(queue_path, segment_size=SIZE) as ours:
         ours.append_many([b"ours"] * 10, timestamps_ns=range(1, 11))
     with fmt.ForeignWriter(queue_path, SIZE, start_seq=10) as foreign:
@@ -175,7 +175,7 @@ def test_another_program_continues_ours(queue_path: Path, tmp_path: Path, count:
 
 
 def test_foreign_writer_that_was_killed(queue_path: Path) -> None:
-    """index.meta stays behind, and the record it was at has no commit word yet."""
+    """index.meta is behind, and the record that it was writing has no commit word yet."""
     writer = fmt.ForeignWriter(queue_path, SIZE)
     for number in range(40):
         writer.append(b"%d" % number, 0, number)

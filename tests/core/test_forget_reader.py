@@ -1,4 +1,4 @@
-"""Removing a reader, and a reader whose position file is taken away under it."""
+"""Removing a reader, and a reader whose position file is removed while it is open."""
 
 import os
 import shutil
@@ -146,7 +146,7 @@ def test_commit_notices_that_its_position_is_gone(
             reader.poll()
             reader.commit()
         take_away(tmp_path / "queue")
-        time.sleep(0.002)  # how long a commit may go by the look of an earlier one
+        time.sleep(0.002)  # how long a commit may rely on the check of an earlier one
         with pytest.raises(QueueGone, match="queue"):
             reader.commit()
         with pytest.raises(QueueGone):

@@ -1,4 +1,4 @@
-"""What is wrong with a service is said in one call, and what is not wrong is not."""
+"""One call reports every problem of a service, and no false alarms."""
 
 import asyncio
 import errno
@@ -101,7 +101,7 @@ def test_a_position_that_retention_took_is_a_reason(queue_path: Path) -> None:
 
 
 def test_another_thread_that_reads_is_no_damage(queue_path: Path) -> None:
-    """What was there a moment ago and is gone was read, unless the position stayed."""
+    """A message that has just disappeared was read by another thread, if the position has moved."""
     with open_writer(queue_path, segment_size=1 << 20) as writer, open_reader(queue_path) as reader:
         ended = threading.Event()
 

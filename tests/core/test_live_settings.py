@@ -149,7 +149,7 @@ def test_the_file_is_noticed_and_goes_before_the_program(
         eventually(lambda: writer._settings.capacity_bytes == 0)
         assert time.monotonic() - started < 3
         assert len(lines(caplog, logging.INFO)) == 1
-        writer.configure(capacity=2 << 20)  # which the file overrules
+        writer.configure(capacity=2 << 20)  # which the file overrides
         assert writer._settings.capacity_bytes == 0
         configure(queue_path, retention=Retention(max_bytes=5))  # and keeps the rest
         eventually(lambda: in_force(queue_path)[0] == Retention(max_bytes=5))
@@ -196,7 +196,7 @@ def test_a_file_that_is_wrong_is_logged_once_and_changes_nothing(
     with open_writer(queue_path, capacity=4096) as writer:
         (queue_path / "settings.toml").write_bytes(text.encode("latin-1"))
         eventually(lambda: len(lines(caplog, logging.ERROR)) == 1)
-        os.utime(queue_path / "settings.toml")  # looked at again
+        os.utime(queue_path / "settings.toml")  # checked again
         time.sleep(1.5)
         (line,) = lines(caplog, logging.ERROR)
         assert said in line
@@ -286,7 +286,7 @@ def test_a_process_of_its_own_and_a_kill(queue_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 class TestOfAnotherUser:
-    """A file that another user than the writer's has put there."""
+    """The file belongs to a user other than the writer's."""
 
     @pytest.fixture
     def path(self) -> Iterator[Path]:

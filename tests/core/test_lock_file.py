@@ -1,4 +1,4 @@
-"""The writer's lock: who holds it, and what happens when its file is removed under the holder."""
+"""The writer's lock: its holder, and the removal of its file while it is held."""
 
 import fcntl
 import os
@@ -73,7 +73,7 @@ def test_a_second_writer_is_refused_though_the_lock_file_is_gone(
 
 
 def test_the_refusal_says_that_the_lock_file_is_missing(queue_path: Path) -> None:
-    # In this process: nobody looks for the file before the error is made.
+    # In this process: nothing checks for the file before the error is created.
     with aiochronicle.open_writer(queue_path, segment_size=SIZE, _inline_housekeeping=1):
         (queue_path / "writer.lock").unlink()
         with pytest.raises(LockedError, match=r"writer\.lock.*control\.meta.*this process"):
@@ -85,7 +85,7 @@ def test_the_refusal_says_that_the_lock_file_is_missing(queue_path: Path) -> Non
 def test_the_writer_makes_its_lock_file_again(
     queue_path: Path, lose: Callable[[Path], None]
 ) -> None:
-    """So that other programs, which know of no other lock, are kept out again."""
+    """That keeps out other programs again, which know no other lock."""
     lock = queue_path / "writer.lock"
     with open_writer(queue_path) as writer:
         writer.append(b"1")
@@ -93,7 +93,7 @@ def test_the_writer_makes_its_lock_file_again(
         lose(lock)
 
         def is_locked() -> bool:
-            """Look without opening the queue, which would count as taking it over."""
+            """Check without opening the queue, which would count as taking it over."""
             try:
                 fd = os.open(lock, os.O_RDONLY)
             except FileNotFoundError:
@@ -106,7 +106,7 @@ def test_the_writer_makes_its_lock_file_again(
                 os.close(fd)
             return False
 
-        # A flush looks at once; left alone, the writer looks every second.
+        # A flush checks at once; otherwise the writer checks every second.
         assert not is_locked()
         writer.flush_now()
         assert is_locked()
@@ -145,7 +145,7 @@ def test_a_writer_that_lost_its_queue_to_another_program_stops(queue_path: Path,
             foreign.append(b"theirs too", 0, 10**18)
             before = sorted(path.name for path in queue_path.glob("*.q"))
             writer.close()
-            # Not even the segment that it had prepared: that name may be the other's by now.
+            # Not even its prepared segment: by now, that file may belong to the other writer.
             assert sorted(path.name for path in queue_path.glob("*.q")) == before
     assert payloads(queue_path) == [b"ours", b"theirs", b"theirs too"]
 
@@ -190,7 +190,7 @@ def test_the_holder_is_named_with_its_command_and_date(queue_path: Path) -> None
 
 
 def test_a_successor_of_a_killed_writer_need_not_try_twice(queue_path: Path) -> None:
-    """A killed process holds its locks until its last thread is out of the kernel."""
+    """A killed process holds its locks until its last thread has left the kernel; opening waits for that."""
     for number in range(10):
         with Peer("writer", queue_path) as first:
             assert first.ask("append x") == str(2 * number)
@@ -200,7 +200,7 @@ def test_a_successor_of_a_killed_writer_need_not_try_twice(queue_path: Path) -> 
 
 
 def test_the_locks_of_a_killed_writer_go_before_its_watches(queue_path: Path) -> None:
-    """Closing inotify takes the kernel 10 ms and more: a successor does not wait for that."""
+    """The kernel takes 10 ms or more to close inotify; a successor does not wait for that."""
     early = 0
     for _ in range(9):
         with Peer("writer", queue_path) as writer:

@@ -1,4 +1,4 @@
-"""What happens to queues is in the log: opened, rolled, retained, closed, left by a killed peer."""
+"""Queue events are logged: opening, rolling, retention, closing, and the death of a peer."""
 
 import asyncio
 import logging
@@ -69,7 +69,7 @@ def test_ordinary_events_are_not_made_unless_somebody_listens(
 ) -> None:
     caplog.set_level(logging.INFO, "aiochronicle")
     with open_writer(queue_path, segment_size=SEGMENT, roll=Roll(messages=1)) as writer:
-        for _ in range(300):  # more than there is room for in the engine
+        for _ in range(300):  # more than the engine has room for
             writer.append(b"x")
         assert writer.statistics().rolls > 256
     assert logged(caplog, "engine") == logged(caplog, "writer") == []

@@ -1,4 +1,4 @@
-"""Messages are recycled, and so are payload bytes nobody holds: no caller may ever notice."""
+"""Messages and unreferenced payload bytes are recycled; no caller may ever notice."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ COUNT = 500
 
 
 def payload_of(number: int) -> bytes:
-    """Return lengths that repeat, so that recycled bytes sometimes fit and sometimes do not."""
+    """Return a payload. Lengths repeat, so that recycled bytes sometimes fit and sometimes do not."""
     return b"%d:" % number + bytes([number % 251]) * (number // 7 % 5 * 30)
 
 
@@ -59,7 +59,7 @@ def test_payload_of_one_message_is_one_object(reader: Reader) -> None:
     reason="without an interpreter lock nothing is recycled",
 )
 def test_recycled_payload_is_really_met(reader: Reader) -> None:
-    """The tests above would mean little if nothing was ever recycled."""
+    """The tests above are meaningful only if payloads are recycled."""
     addresses = [id(message.payload) for message in reader]
     assert len(set(addresses)) < COUNT // 2
 

@@ -1,7 +1,7 @@
 """An allocation that fails at any point of reading raises MemoryError and loses no message.
 
-Allocations fail for the whole interpreter, and a thread that starts at that moment makes CPython
-abort. So this happens in a process that does nothing else.
+Allocations fail for the whole interpreter, and CPython aborts if a thread starts at that moment. So each
+case runs in a process of its own.
 """
 
 import subprocess
@@ -19,11 +19,11 @@ import aiochronicle
 from aiochronicle import FanIn, Message, Reader
 
 MESSAGES = 100
-ALLOCATIONS = 12  # more than any of the calls below needs
+ALLOCATIONS = 12  # more than any call below makes
 
 
 @pytest.mark.skipif(find_spec("_testcapi") is None, reason="needs _testcapi to fail allocations")
-@pytest.mark.parametrize("read_before", [0, 70])  # so many that none is left to be used again
+@pytest.mark.parametrize("read_before", [0, 70])  # 70: so many that no recycled message is left
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("batch", [False, True])
 def test_nothing_is_lost(tmp_path: Path, batch: bool, merged: bool, read_before: int) -> None:
@@ -39,7 +39,7 @@ def test_nothing_is_lost(tmp_path: Path, batch: bool, merged: bool, read_before:
 
 
 def fail_each(queue: str, batch: bool, merged: bool, read_before: int) -> int:
-    """Read the queue once for each allocation, which fails; return how often that was noticed."""
+    """Read the queue once per allocation that fails; return how often that raised MemoryError."""
     noticed = 0
     for failing in range(ALLOCATIONS):
         with (
@@ -69,7 +69,7 @@ def without_memory(call: Callable[[], Any], failing: int) -> Any:
 
 
 def rest(source: Reader | FanIn) -> list[Message]:
-    """Read on; an exception that was kept for this call is none of this test's business."""
+    """Read the rest. Ignore an exception that an earlier call deferred to this one."""
     try:
         return source.read_batch(MESSAGES)
     except MemoryError:

@@ -1,4 +1,4 @@
-"""What our engine writes, judged to the byte by the independent decoder."""
+"""Every byte that our engine writes, checked with the independent decoder."""
 
 import random
 import struct
@@ -30,7 +30,7 @@ def zero_behind_the_end(path: Path) -> None:
 
 
 def gaps_are_zero(path: Path) -> None:
-    """Between a payload and the next multiple of 64."""
+    """Check that the bytes between each payload and the next multiple of 64 are zero."""
     for segment in sorted(path.glob("*.q")):
         data = segment.read_bytes()
         for record in fmt.decode_segment(data).records:
@@ -39,7 +39,7 @@ def gaps_are_zero(path: Path) -> None:
 
 
 def second_message(path: Path) -> Message:
-    """By the second writer."""
+    """Return a message of a queue's second writer."""
     for payload in (b"first", b"second"):
         with open_writer(path, segment_size=SIZE) as writer:
             writer.append(payload)
@@ -49,7 +49,7 @@ def second_message(path: Path) -> Message:
 
 
 def test_records_to_the_byte(queue_path: Path, rng: random.Random) -> None:
-    """The same bytes as the reference's own encoder lays out."""
+    """Records have the same bytes as those of the reference encoder."""
     order = second_message(queue_path.with_name("orders"))
     with open_writer(queue_path, segment_size=SIZE) as writer:
         for number in range(50):
@@ -111,7 +111,7 @@ def test_segments_and_control_block(queue_path: Path) -> None:
     assert list(dump.segments) == [0, 1, 2, 3]
     assert [segment.sealed for segment in dump.segments.values()] == [True, True, True, False]
     for segment_id, segment in dump.segments.items():
-        # A sealed one says where its records end, in bytes that the format leaves free.
+        # The header of a sealed segment has the end of its records, in bytes that the format leaves free.
         end = segment.end_offset if segment.sealed else 0
         spare = end.to_bytes(8, "little") + bytes(40)
         assert segment.header == fmt.SegmentHeader(
@@ -182,7 +182,8 @@ def test_reader_position_slots(queue_path: Path) -> None:
             found = fmt.decode_position(data)
             assert found is not None
             assert len(data) == 80
-            # Ours: the epoch of a record beside the position, in bytes that the format leaves free.
+            # Our extension: the epoch of a record next to the position, in bytes that the format leaves
+            # free.
             at = 36 + 40 * found.slot
             assert int.from_bytes(data[at : at + 4], "little") == epoch
             assert (found.segment_id, found.offset) == (
@@ -190,7 +191,7 @@ def test_reader_position_slots(queue_path: Path) -> None:
                 reader.position.offset,
             )
             assert found.generation > previous.generation
-            # The slot is the one that the number it replaces points to.
+            # The slot is the one that the replaced generation number points to.
             assert found.slot == (found.generation - 1) % 2
             assert abs(found.last_heartbeat_ns - time.time_ns()) < 60 * 10**9
             slots.add(found.slot)
@@ -218,7 +219,7 @@ def test_aborted_and_abandoned_room(queue_path: Path) -> None:
 
 
 def test_tail_is_zero_after_recovery(queue_path: Path) -> None:
-    """A torn record after the durable position is set aside, and everything there is zeroed."""
+    """A torn record after the durable position is saved to a file, and the space is zeroed."""
     with open_writer(queue_path, segment_size=SIZE) as writer:
         for number in range(10):
             writer.append(b"%d" % number)
@@ -230,7 +231,7 @@ def test_tail_is_zero_after_recovery(queue_path: Path) -> None:
         file.write(torn)
     with (queue_path / "control.meta").open("r+b") as file:
         file.seek(16)
-        file.write(struct.pack("<Q", 7))  # not what the clean close noted: a walk is needed
+        file.write(struct.pack("<Q", 7))  # not the value at the clean close
     with open_writer(queue_path) as writer:
         assert writer.recovery.torn_records == 1
         assert writer.recovery.bytes_set_aside > 0
@@ -242,7 +243,7 @@ def test_tail_is_zero_after_recovery(queue_path: Path) -> None:
 
 
 def test_random_work_decodes(queue_path: Path, rng: random.Random) -> None:
-    """Whatever is done, the decoder agrees with what our reader gives."""
+    """After random operations, the decoder finds the same records as our reader."""
     expected: list[bytes] = []
     for _ in range(8):
         roll = rng.choice([None, Roll(messages=5), Roll(bytes=700)])

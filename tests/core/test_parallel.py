@@ -1,7 +1,7 @@
-"""Objects shared by threads, with the interpreter's lock and without it (a free-threaded build).
+"""Objects shared by threads, with the interpreter lock and without (free-threaded builds).
 
-What one thread does must look to the others as if it were done at once: a message is there or not,
-goes to one of those who ask for it, and what is closed under somebody's hands says so.
+Every operation must be atomic for other threads: a message is visible or not, it goes to exactly one of the
+threads that ask for it, and an object that another thread has closed raises ClosedError.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from aiochronicle.errors import ClosedError, InvalidArgument, ReservationOpen
 
 THREADS = 4
 MESSAGES = 2000
-SEGMENT_SIZE = 16384  # so small that the slow path is taken all the time
+SEGMENT_SIZE = 16384  # so small that most appends take the slow path
 ROUNDS = 30
 
 
 def together(*functions: Callable[[], object]) -> None:
-    """Run them at the same time, each in a thread; raise what the first that failed raised."""
+    """Run the functions at the same time, each in a thread; raise the exception of the first that failed."""
     start = threading.Barrier(len(functions))
     errors: list[Exception] = []
 
@@ -51,7 +51,7 @@ def together(*functions: Callable[[], object]) -> None:
 
 
 def until_closed(work: Callable[[], object]) -> Callable[[], None]:
-    """Return what does it again and again, until the thing it works on is closed."""
+    """Return a function that repeats the work until the object it uses is closed."""
 
     def run() -> None:
         try:
@@ -71,7 +71,7 @@ def payload(thread: int, number: int) -> bytes:
 
 
 def append_some(writer: Writer, chance: random.Random, thread: int, number: int) -> int:
-    """Append messages from this number on, by one call or another; return how many."""
+    """Append messages from this number on, with a random call; return how many."""
     match chance.randrange(6):
         case 0:
             batch = [payload(thread, number + i) for i in range(chance.randrange(1, 9))]
@@ -97,12 +97,12 @@ def append_all(writer: Writer, seed: int, thread: int) -> None:
     while number < MESSAGES:
         try:
             number += append_some(writer, chance, thread, number)
-        except ReservationOpen:  # another thread's
+        except ReservationOpen:  # another thread's message
             continue
 
 
 def check_all_there(queue_path: Path) -> None:
-    """Each thread's messages are there once, in its order, unchanged."""
+    """Check that each thread's messages are in the queue once, in order, unchanged."""
     next_number = [0] * THREADS
     with aiochronicle.open_reader(queue_path) as reader:
         for seq, message in enumerate(reader):
@@ -121,7 +121,7 @@ def test_threads_append_by_every_call(queue_path: Path, seed: int) -> None:
 
 
 def test_threads_may_share_a_clock_of_their_own(queue_path: Path) -> None:
-    """A time that was asked for before another thread's message is not before that message."""
+    """A time that was read before another thread's append is not earlier than that message."""
     ticks = iter(range(1, 10**9))
     lock = threading.Lock()
 
@@ -146,7 +146,7 @@ def test_threads_may_share_a_clock_of_their_own(queue_path: Path) -> None:
 
 
 def test_batch_is_what_it_was_when_it_was_given(queue_path: Path) -> None:
-    """Another thread may change the list while its messages wait for room."""
+    """Another thread may change the list while the batch waits for room."""
     with (
         aiochronicle.open_writer(
             queue_path, segment_size=1 << 20, capacity=Capacity(8192, policy="block", timeout_s=30)
@@ -170,7 +170,7 @@ def test_batch_is_what_it_was_when_it_was_given(queue_path: Path) -> None:
 
 
 def test_reservation_given_up_leaves_the_messages_of_others_alone(queue_path: Path) -> None:
-    """What was reserved is zeroed when it is given up, and others append there next."""
+    """An abandoned reservation is zeroed; the next append of another thread uses its place."""
     reserving = threading.Event()
     reserving.set()
 
@@ -247,7 +247,7 @@ def test_each_message_goes_to_one_of_the_threads(queue_path: Path) -> None:
                 assert all(message.payload == b"%d" % message.seq for message in messages)
 
         together(*(functools.partial(take, thread) for thread in range(THREADS)))
-        for messages in taken:  # each sees its own in order
+        for messages in taken:  # each thread sees its messages in order
             seqs = [message.seq for message in messages]
             assert seqs == sorted(seqs)
         assert sorted(message.seq for part in taken for message in part) == list(range(10_000))
@@ -295,7 +295,7 @@ def test_threads_look_at_one_message(queue_path: Path) -> None:
 
 @pytest.mark.parametrize("_", range(ROUNDS))
 def test_reader_closed_while_a_loop_waits_for_it(queue_path: Path, _: int) -> None:
-    """Messages come, a thread takes some of them and closes: the loop's tasks end by themselves."""
+    """A thread takes some of the messages and closes the reader: the loop's tasks end by themselves."""
     taken: list[int] = []
     with aiochronicle.open_writer(queue_path, segment_size=SEGMENT_SIZE) as writer:
         reader = aiochronicle.open_reader(queue_path)
@@ -320,7 +320,7 @@ def test_reader_closed_while_a_loop_waits_for_it(queue_path: Path, _: int) -> No
 
 @pytest.mark.parametrize("_", range(ROUNDS))
 def test_reader_closed_when_a_loop_meets_it_first(queue: Path, _: int) -> None:
-    """The loop is told of the reader's descriptor while another thread gives it back."""
+    """The loop registers the reader's descriptor while another thread closes it."""
     reader = aiochronicle.open_reader(queue, start="last")
     start = threading.Barrier(2)
 
@@ -340,7 +340,7 @@ def test_reader_closed_when_a_loop_meets_it_first(queue: Path, _: int) -> None:
 
 @pytest.mark.parametrize("order", ["available", "strict"])
 def test_threads_share_a_fan_in(tmp_path: Path, order: str) -> None:
-    """Some take messages, one attaches and detaches: each message comes out once."""
+    """Some threads take messages, one attaches and detaches: each message is delivered once."""
     paths = [tmp_path / f"queue{number}" for number in range(4)]
     for path in paths:
         fill(path, 2000)
@@ -435,7 +435,7 @@ def ask_reader(reader: Reader) -> None:
 
 
 def ask_fan_in(fan_in: FanIn) -> None:
-    """Ask all there is to ask; a source may be gone when it is its turn."""
+    """Query everything. A source may be gone when its turn comes."""
     assert fan_in.lag.messages <= 3 * MESSAGES
     assert fan_in.statistics().delivered <= 3 * MESSAGES
     for source in fan_in.sources():
@@ -470,7 +470,7 @@ def test_fan_in_is_asked_while_others_read_and_close(tmp_path: Path) -> None:
 
 
 def close_after(source: Reader | FanIn, *several: Reader | FanIn) -> None:
-    """Close them when some messages have been taken."""
+    """Close these after some messages of the source have been taken."""
 
     def taken() -> int:
         if isinstance(source, FanIn):
@@ -528,7 +528,7 @@ def test_queue_closed_while_another_thread_asks(queue_path: Path) -> None:
 
 
 def close_before(call: str, source: Reader | FanIn) -> None:
-    """Have another thread close it in the moment when this one makes that call."""
+    """Make another thread close the source at the moment when this thread makes the call."""
 
     def look(frame: FrameType, event: str, what: object) -> None:
         called = frame.f_code.co_name if event == "call" else getattr(what, "__name__", None)
@@ -558,7 +558,7 @@ async def test_batches_end_when_another_thread_closes(
 def test_the_lag_of_a_reader_far_behind_lets_other_threads_run(
     queue_path: Path, *, merged: bool
 ) -> None:
-    """It looks at every segment in between; the interpreter is not held meanwhile."""
+    """It reads every segment in between, and releases the interpreter lock meanwhile."""
     turns = 0
     over = False
 
@@ -582,7 +582,7 @@ def test_the_lag_of_a_reader_far_behind_lets_other_threads_run(
         for _ in range(200):
             writer.append(b"x")
         interval_s = sys.getswitchinterval()
-        sys.setswitchinterval(60)  # nobody is made to give the interpreter up
+        sys.setswitchinterval(60)  # threads are not forced to release the interpreter lock
         counting = threading.Thread(target=count)
         counting.start()
         try:

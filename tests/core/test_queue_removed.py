@@ -1,4 +1,4 @@
-"""A queue that is removed, or another made in its place, under those who use it."""
+"""A queue that is removed or replaced while readers and writers use it."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def test_a_waiting_thread_is_told(tmp_path: Path, name: str | None, make_another
         writer.append(b"1")
     with open_reader(tmp_path / "queue", name) as reader:
         remove(tmp_path / "queue", make_another=make_another)
-        assert [message.payload for message in reader] == [b"1"]  # what it has, it can give
+        assert [message.payload for message in reader] == [b"1"]  # still mapped
         assert reader.wait(WITHIN_S)
         with pytest.raises(QueueGone, match="queue"):
             reader.poll()
@@ -95,7 +95,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
 def test_a_writer_is_told_soon(tmp_path: Path, lose: Callable[[Path], object]) -> None:
-    """Long before it needs the next segment."""
+    """It raises QueueGone long before it needs the next segment."""
     with open_writer(tmp_path / "queue", segment_size=1 << 24) as writer:
         writer.append(b"in the queue")
         lose(tmp_path / "queue")
@@ -192,7 +192,7 @@ def test_batches_of_the_others_go_on(tmp_path: Path, make_another: bool) -> None
         gone.append(b"read before")
         assert asyncio.run(collect(fan_in)) == [b"read before"]
         remove(tmp_path / "gone", make_another=make_another)
-        with contextlib.suppress(QueueGone):  # unless it has noticed already
+        with contextlib.suppress(QueueGone):  # unless it has already noticed
             gone.append(b"read although it is gone")  # the mapping is still there
         stays.append(b"1")
         assert fan_in.lag.messages in (1, 2)

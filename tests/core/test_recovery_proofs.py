@@ -1,4 +1,4 @@
-"""What was durable stays, whichever of its proofs is lost; and what stands in payloads is no message."""
+"""Durable messages survive the loss of any one proof; bytes in payloads are never taken for messages."""
 
 import os
 import shutil
@@ -172,11 +172,11 @@ def test_a_torn_end_is_the_end_for_every_reader(
 
 
 def test_damage_in_an_old_segment_does_not_keep_a_queue_from_being_opened(tmp_path: Path) -> None:
-    """Not even if the newest one is empty."""
+    """The queue opens even if its newest segment is empty."""
     queue = tmp_path / "queue"
     fill(queue, 60)
     with open_writer(queue, segment_size=SIZE) as writer:
-        while writer.position.offset != 64:  # until the next one has begun
+        while writer.position.offset != 64:  # until the next segment has begun
             writer.append(bytes(100))
             if writer.position.offset + 192 > SIZE:
                 break
@@ -189,7 +189,7 @@ def test_damage_in_an_old_segment_does_not_keep_a_queue_from_being_opened(tmp_pa
 
 
 def test_a_copy_of_a_queue_that_was_closed_while_it_was_copied_opens(tmp_path: Path) -> None:
-    """Its segments are from before the close, and control.meta from after it."""
+    """The copied segments are from before the close, control.meta from after it."""
     for rolls in (False, True):
         queue, copy = tmp_path / f"queue-{rolls}", tmp_path / f"copy-{rolls}"
         copy.mkdir()
@@ -215,7 +215,7 @@ def test_a_copy_of_a_queue_that_was_closed_while_it_was_copied_opens(tmp_path: P
 
 
 def test_an_index_of_a_copied_segment_does_not_bring_back_its_seqs(tmp_path: Path) -> None:
-    """It was copied, the segment was cut, and the index knows of what is gone."""
+    """The queue was copied and its segment cut, so the index refers to records that are gone."""
     queue, copy = tmp_path / "queue", tmp_path / "copy"
     program = f"""
 import os, sys, aiochronicle

@@ -1,4 +1,4 @@
-"""Positions of a queue whose segments were put back to an older state, while the positions were not."""
+"""Positions of a queue whose segments, but not its positions, were restored to an older state."""
 
 import shutil
 import time
@@ -19,7 +19,7 @@ def append(queue: Path, *payloads: bytes) -> None:
 
 
 def put_back(backup: Path, queue: Path) -> None:
-    """Overwrite the files in place, as `cp` does, so that nothing shows that they were copied."""
+    """Overwrite the files in place, as `cp` does, so that the copy cannot be detected."""
     for file in backup.iterdir():
         if file.is_file():
             shutil.copyfile(file, queue / file.name)
@@ -34,14 +34,14 @@ def read(queue: Path, name: str | None) -> list[bytes]:
 
 
 def test_a_position_inside_of_other_messages_is_lost(tmp_path: Path) -> None:
-    """They have the same lengths, so that the position is where one of them begins."""
+    """The new messages have the same lengths, so that the position is at the start of one of them."""
     queue, backup = tmp_path / "queue", tmp_path / "backup"
     append(queue, b"a", b"b")
     shutil.copytree(queue, backup)
     append(queue, b"c", b"d")
     assert read(queue, "risk") == [b"a", b"b", b"c", b"d"]
     put_back(backup, queue)
-    time.sleep(2.1)  # epochs are seconds: those of two writers within one may repeat here
+    time.sleep(2.1)  # an epoch is a second: two writers within one second might share it here
     append(queue, b"C", b"D", b"E")
     with pytest.raises(PositionLost, match="older state") as caught:
         open_reader(queue, "risk")
@@ -53,7 +53,7 @@ def test_a_position_inside_of_other_messages_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["commit", "commit(message)", "fan-in"])
 def test_a_position_of_this_history_is_taken_up(tmp_path: Path, way: str) -> None:
-    """Writers come and go, at the very position and elsewhere; each has an epoch of its own."""
+    """Writers come and go, at the position itself and elsewhere; each has its own epoch."""
     queue = tmp_path / "queue"
     expected = []
     for number in range(6):

@@ -1,4 +1,4 @@
-"""Retention may be asked for from any thread, also while the housekeeper is at it."""
+"""Any thread may request retention, even while the housekeeper runs it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_retention_should_not_trip_over_itself(tmp_path: Path) -> None:
 
             with ThreadPoolExecutor(THREADS) as pool:
                 counts = [pool.submit(retain) for _ in range(THREADS)]
-            # Whoever did it: the first to return finds all of it counted.
+            # Whichever thread did the work, the first call to return sees all of it counted.
             assert [count.result() for count in counts] == [SEGMENTS - 1] * THREADS
             assert writer.statistics().retention_errors == 0
         assert len(list((tmp_path / "archive" / str(turn)).glob("*/*/*/*.q"))) == SEGMENTS - 1

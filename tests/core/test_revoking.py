@@ -1,4 +1,4 @@
-"""Readers that are moved or forgotten while a process has them open: it learns of it."""
+"""Moving or forgetting a reader that a process has open raises an error in that process."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def test_a_reader_that_is_open_is_moved_by_force_only(queue: Path) -> None:
         with pytest.raises(PositionRevoked, match="open it again"):
             reader.commit()
         assert committed(queue) == {"risk": 50}
-    assert committed(queue) == {"risk": 50}  # closing stores nothing either
+    assert committed(queue) == {"risk": 50}  # closing does not store a position either
     with open_reader(queue, "risk") as reader:
         message = reader.poll()
         assert message is not None
@@ -86,7 +86,7 @@ def test_forgotten_by_force_and_back_as_a_new_one(queue: Path) -> None:
         old.read_batch(10)
         forget_reader(queue, "risk", force=True)
         assert committed(queue) == {}
-        with open_reader(queue, "risk", start="last") as new:  # nobody holds the name
+        with open_reader(queue, "risk", start="last") as new:  # no process holds the name
             new.commit()
             with pytest.raises(PositionRevoked):
                 old.commit()

@@ -1,4 +1,4 @@
-"""Another program publishes a segment before it has written the header: not there yet, not damaged."""
+"""A segment that another program publishes before its header counts as absent, not as damaged."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def read_everything(path: Path, expected: list[bytes]) -> None:
-    """Ask all questions there are; none of them may take the newest segment for damage."""
+    """Call every reading function; none of them may take the newest segment for damage."""
     with open_reader(path) as reader:
         assert [message.payload for message in reader] == expected
         assert reader.lag.messages == 0

@@ -1,6 +1,6 @@
-"""Signal handlers that use the very handle whose call they interrupt.
+"""Signal handlers that use the object whose call they interrupt.
 
-Each case runs in a process of its own, which is killed after a while: what fails here hangs.
+Each case runs in a process of its own with a timeout, because a failure would hang.
 """
 
 import subprocess
@@ -183,7 +183,7 @@ reader.close()
 
 
 def test_fork_while_another_thread_has_the_turn(queue_path: Path) -> None:
-    """The child has no thread that could give it up."""
+    """The child does not have the thread that holds the turn and could pass it on."""
     program = """
 writer, reader = full_writer()
 blocked = threading.Thread(target=lambda: outcome(lambda: writer.append(bytes(64))))
@@ -312,7 +312,7 @@ writer.close()
 
 
 def test_a_bus_is_used_in_a_handler(tmp_path: Path) -> None:
-    """Whatever the interrupted call is doing: its locks are those of this thread."""
+    """The interrupted call may be anywhere; its locks belong to this same thread."""
     program = """
 os.mkdir(path)
 bus = aiochronicle.Bus(path)

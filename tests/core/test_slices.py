@@ -1,4 +1,4 @@
-"""Parts of a queue: the right messages, counted rightly, and the same ones each time."""
+"""Parts of a queue: the right messages, the right count, the same result every time."""
 
 import gc
 import random
@@ -20,7 +20,7 @@ STEP_NS = 1_000_000
 
 @pytest.fixture
 def filled(queue_path: Path) -> Path:
-    """Seqs 0 to 999 in many segments; every two have the same time, a millisecond apart."""
+    """Return a queue with seqs 0 to 999 in many segments; pairs share a time, a millisecond apart."""
     with open_writer(queue_path, segment_size=1 << 14) as writer:
         for number in range(COUNT):
             time_ns = EPOCH_NS + number // 2 * STEP_NS
@@ -29,7 +29,7 @@ def filled(queue_path: Path) -> Path:
 
 
 def seqs(part: aiochronicle.Slice) -> list[int]:
-    """By all the ways there are."""
+    """Return the seqs of a slice, the same by iteration, Arrow and count."""
     by_message = [message.seq for message in part]
     assert part.to_arrow(["seq"]).column("seq").to_pylist() == by_message
     assert part.to_arrow().column("seq").to_pylist() == by_message
@@ -150,7 +150,7 @@ def damage_header(path: Path, number: int) -> None:
 
 @pytest.mark.parametrize("foreign", [True, False])
 def test_bounds_are_found_behind_a_corrupt_record(queue_path: Path, foreign: bool) -> None:
-    """Where nobody says how long it is, a walk ends there, but the slice must not."""
+    """Where the length of the record is lost, a walk has to stop there, but the slice must not."""
     if foreign:
         with fmt.ForeignWriter(queue_path, 1 << 16) as other:
             for number in range(100):

@@ -1,4 +1,4 @@
-"""Objects that were never initialised answer like closed ones instead of crashing."""
+"""Objects that were never initialised behave like closed ones instead of crashing."""
 
 import pytest
 

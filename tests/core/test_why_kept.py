@@ -1,4 +1,4 @@
-"""Why segments are kept, as an operator asks it; the rules themselves are tested in test_kept.c."""
+"""why_kept explains why segments are kept; test_kept.c tests the rules themselves."""
 
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def test_it_agrees_with_what_retention_does(queue_path: Path) -> None:
         assert {kept.limit for kept in goes} == {"max_bytes"}
 
         def is_gone() -> bool:
-            writer.retain_now()  # which leaves what is not sealed yet
+            writer.retain_now()  # which spares segments that are not sealed yet
             return inspect(queue_path).first_segment == goes[-1].segment + 1
 
         eventually(is_gone)

@@ -1,4 +1,4 @@
-"""The sign of life that a writer gives in the control block, whatever else it does."""
+"""A writer always updates its heartbeat in the control block, whatever else it does."""
 
 import logging
 import struct
@@ -31,7 +31,7 @@ def test_idle_writer_should_go_on_giving_signs_of_life(
         first_ns = heartbeat_ns()
         deadline_s = time.monotonic() + LIMIT_S
         seen = {first_ns}
-        while len(seen) < 3:  # one more could be that of opening
+        while len(seen) < 3:  # opening may account for one change
             assert time.monotonic() < deadline_s, "the heartbeat stands still"
             time.sleep(0.02)
             seen.add(heartbeat_ns())
@@ -41,7 +41,7 @@ def test_idle_writer_should_go_on_giving_signs_of_life(
 def test_automatic_heartbeats_that_end_should_be_in_the_log(
     queue_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever has them made for it is idle, and would not hear of it by a call of its own."""
+    """An application that relies on automatic heartbeats is idle, so no call of its own would raise."""
     with (
         caplog.at_level(logging.WARNING, "aiochronicle"),
         aiochronicle.open_writer(queue_path, segment_size=4096, heartbeat=0.005) as writer,

@@ -1,4 +1,4 @@
-"""Who writes a queue, and what it says about itself: seen by other processes."""
+"""What other processes can see of a queue's writer: its process and its statistics."""
 
 import os
 import random
@@ -148,7 +148,7 @@ def test_looking_touches_neither_the_lock_nor_a_file(queue_path: Path) -> None:
         return {name: (status.st_ino, status.st_size) for name, status in found.items()}
 
     def names() -> list[Path]:
-        """The writer may prepare its next segment at any time."""
+        """List the files, without segments: the writer may prepare its next one at any time."""
         return sorted(path for path in queue_path.iterdir() if path.suffix != ".q")
 
     try:
@@ -257,7 +257,7 @@ def test_a_java_queue_has_no_one_writer_and_no_such_settings(queue_path: Path) -
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 class TestOfAnotherUser:
-    """The statistics of a queue that a group may read."""
+    """Statistics of a queue that a Unix group may read."""
 
     @pytest.fixture
     def shared(self) -> Iterator[Path]:
