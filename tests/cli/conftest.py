@@ -1,4 +1,4 @@
-"""Queues to look at."""
+"""Queues for the tests of commands."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from cli.running import Quote, Trade
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two queues: trades, typed, of four segments and with two readers; and plain."""
+    """Create two queues: trades (typed, four segments, two readers) and plain."""
     path = tmp_path_factory.mktemp("root")
     with open_writer(
         path / "trades", segment_size=1 << 16, codec=[Trade, Quote], roll=Roll(messages=100)
@@ -51,7 +51,7 @@ with (
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A queue with a writer and a reader in another process, and its pid."""
+    """A queue with a writer and a reader in another process; also yields that process's pid."""
     path = tmp_path / "live"
     command = [sys.executable, "-c", LIVE, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

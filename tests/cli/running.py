@@ -1,4 +1,4 @@
-"""The command as people start it: a process of its own, in a pipe or a terminal."""
+"""Run the command as users do: in a separate process, with pipes or a terminal."""
 
 import atexit
 import fcntl
@@ -53,7 +53,7 @@ class Done(msgspec.Struct):
 
 
 def started(*arguments: str | Path, cwd: Path | None = None, **variables: str) -> Done:
-    """Run a command to its end as a shell does, in pipes."""
+    """Run a command to its end as a shell does, with pipes."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -68,7 +68,7 @@ def started(*arguments: str | Path, cwd: Path | None = None, **variables: str) -
 
 
 class Server:
-    """Starts commands as processes of their own without importing everything each time."""
+    """Starts commands in separate processes without importing everything each time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -112,7 +112,7 @@ def _server() -> Server:
 def aioc(
     *arguments: str | Path, given: str = "", cwd: Path | None = None, **variables: str
 ) -> Done:
-    """Run a command to its end, in a process of its own, into files."""
+    """Run a command to its end in a separate process, with files for its output."""
     done = _server().run([str(argument) for argument in arguments], given, cwd, variables)
     assert "Traceback" not in done.err, done.err
     return done
@@ -137,7 +137,7 @@ class Terminal:
             os.execve(command[0], [*command, *map(str, arguments)], own)
 
     def read_until(self, wanted: str | None, timeout_s: float = 20.0) -> str:
-        """Read until something is shown, or, with None, to the end."""
+        """Read until the text appears, or to the end if None."""
 
         def is_there() -> bool:
             return wanted is not None and wanted in self.output
@@ -147,7 +147,7 @@ class Terminal:
         return self.output
 
     def read_while(self, lacks: Callable[[], bool], timeout_s: float = 20.0) -> bool:
-        """Read as long as something lacks; False if the command ended before."""
+        """Read while the condition holds; return False if the command ended first."""
         until_s = time.monotonic() + timeout_s
         while lacks():
             left_s = until_s - time.monotonic()
@@ -183,7 +183,7 @@ class Terminal:
 
 
 def in_terminal(columns: int, *arguments: str | Path, **variables: str) -> tuple[int, str]:
-    """Run a command to its end in a terminal; return the exit status and what it showed."""
+    """Run a command to its end in a terminal; return the exit status and the output."""
     terminal = Terminal(columns, arguments, **variables)
     try:
         return terminal.end(), terminal.output
@@ -192,7 +192,7 @@ def in_terminal(columns: int, *arguments: str | Path, **variables: str) -> tuple
 
 
 def lines_of(output: str) -> list[str]:
-    """Return the lines of a terminal without their colours."""
+    """Return the lines of a terminal without colours."""
     return [
         line.rpartition("\r")[2]
         for line in ESCAPE.sub("", output).replace("\r\n", "\n").split("\n")

@@ -1,4 +1,4 @@
-"""Forks a process for each command it is given: a real one, which has everything imported already."""
+"""Forks a process for each command: a real process, with all modules imported already."""
 
 import os
 import sys

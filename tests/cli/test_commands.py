@@ -1,4 +1,4 @@
-"""Each command as a process of its own: what it prints, what it does, how it ends."""
+"""Each command in a separate process: its output, its effects and its exit status."""
 
 import contextlib
 import csv
@@ -39,9 +39,9 @@ from cli.running import aioc, started
 
 
 def copied(root: Path, tmp_path: Path, name: str = "trades") -> Path:
-    """Return a queue of one's own to change."""
+    """Return a copy of the queue that the test may change."""
     shutil.copytree(root / name, tmp_path / name)
-    open_writer(tmp_path / name).close()  # it is a copy no more
+    open_writer(tmp_path / name).close()  # gives it an id of its own
     return tmp_path / name
 
 
@@ -216,7 +216,7 @@ def test_a_reader_whose_position_is_damaged_is_shown(
 
 
 def test_the_last_messages_of_a_java_queue_may_be_in_several_cycles(tmp_path: Path) -> None:
-    """Its indexes jump where a cycle begins, and there are cycles without a file."""
+    """The indexes jump at each new cycle, and some cycles have no file."""
     queue = tmp_path / "java"
     now_s = 1_700_000_000
     with open_writer(
@@ -542,7 +542,7 @@ def test_hz_and_latency(live: tuple[Path, int]) -> None:
 def test_hz_counts_what_it_read_before_it_was_interrupted(live: tuple[Path, int]) -> None:
     command = [sys.executable, "-m", "aiochronicle", "hz", str(live[0]), "--seconds", "0"]
     shown = ""
-    for wait_s in (0.3, 0.5, 0.7, 0.9):  # of the first second, for which no line was shown yet
+    for wait_s in (0.3, 0.5, 0.7, 0.9):  # within the first second, before any line is shown
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             while str(live[0]) not in Path(f"/proc/{process.pid}/maps").read_text():
                 time.sleep(0.01)
@@ -676,7 +676,7 @@ def test_a_newest_segment_that_was_cut_is_stepped_over(tmp_path: Path) -> None:
 
 
 def test_a_reader_in_a_damaged_segment_is_shown(root: Path, tmp_path: Path) -> None:
-    """It made every command fail that lists readers."""
+    """Regression: every command that lists readers failed."""
     queue = copied(root, tmp_path)
     segment = queue / "000000001.q"
     segment.write_bytes(b"?" * segment.stat().st_size)
@@ -877,7 +877,7 @@ def test_what_another_user_cannot_read_is_said() -> None:
         for command in ("doctor", "ls", "du", "info", "tail", "append"):
             look(
                 command, str(place / "mine"), *["x"][: command == "append"]
-            )  # imports what another user could not
+            )  # imports modules before the user changes
 
         def ask(*words: str) -> tuple[int, str, str]:
             status, out, err = run_as(STRANGER, lambda: look(*words))
@@ -1039,7 +1039,7 @@ def test_mistakes_are_one_line_with_a_status(root: Path, arguments: list[str], s
 def test_no_permission_is_said(root: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to become another user")
-    assert main(["info", str(root / "trades")]) == 0  # imports what another user could not
+    assert main(["info", str(root / "trades")]) == 0  # imports modules before the user changes
     child = os.fork()
     if child == 0:
         os.setgroups([])

@@ -1,4 +1,4 @@
-"""Completion of queues and readers, by the shells themselves."""
+"""Completion of queues and readers, tested in the shells themselves."""
 
 import os
 import pty
@@ -18,7 +18,7 @@ from cli.running import aioc
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with queues, and with ``aioc`` for a shell to call."""
+    """A directory with queues and an ``aioc`` script that a shell can call."""
     path = tmp_path_factory.mktemp("place")
     (path / "feeds" / "deep").mkdir(parents=True)
     for name in ("trades", "ticks", "quotes"):

@@ -59,7 +59,7 @@ def test_a_listing_writes_nothing(dead: Path) -> None:
 
 def test_a_listing_waits_for_nobody_and_needs_read_permission_only(dead: Path) -> None:
     with open_group(dead, "dead", lease_s=600, max_in_flight=65536, retry_s=0) as group:
-        held = group.take_batch(2)  # another process retries them now
+        held = group.take_batch(2)  # another process is retrying them
         for place in (dead, *dead.rglob("*"), *dead.parents[:3]):
             place.chmod(0o755 if place.is_dir() else 0o644)
         assert run_as(STRANGER, lambda: [seq for seq, _ in list_dead_letters(dead)]) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""What commands say when something is wrong: options and commands of ``aioc``, not parameters of Python."""
+"""Error texts of commands name options and commands of ``aioc``, not parameters of Python."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from aiochronicle.cli import main
 from cli.running import aioc
 from cli.test_commands import copied
 
-# Of the API; what repair says to whom runs programs beside it is exempt.
+# Names from the API. Repair's advice for users who run programs beside it is exempt.
 OF_PROGRAMS = re.compile(
     r"open_(reader|writer|group)|on_corrupt|step_over|max_ahead|lock_timeout|without a name|[Hh]andle"
     r"|codec|TopicReader|segment_size|forget_reader|list_readers|recover=|await |\bNone\b|=True"
@@ -113,7 +113,7 @@ def test_another_user(root: Path, tmp_path: Path) -> None:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
             return main(words), err.getvalue()
 
-    look("readers", "list", str(queue))  # imports what another user could not
+    look("readers", "list", str(queue))  # imports modules before the user changes
     look("repair", str(queue), "--dry-run")
     look("retention", str(queue))
     look("append", str(queue), "x")

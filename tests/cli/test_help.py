@@ -1,6 +1,6 @@
-"""The help texts are kept in files, and looked at when they change.
+"""The help texts are compared with files, so that every change is reviewed.
 
-AIOC_WRITE_HELP=1 writes them again.
+AIOC_WRITE_HELP=1 rewrites the files.
 """
 
 import os
@@ -12,7 +12,7 @@ from aiochronicle.cli.application import command_names
 from cli.running import aioc
 
 KEPT = Path(__file__).parent / "help"
-OWN = ("demo",)  # its help is its own
+OWN = ("demo",)  # prints its own help
 BELOW = [("readers", name) for name in ("list", "forget", "reset", "seek")] + [("config", "check")]
 BELOW += [("dead", name) for name in ("list", "retry", "drop")]
 BELOW += [

@@ -1,4 +1,4 @@
-"""``retention`` and ``why-kept``: what they leave alone, and what they report."""
+"""``retention`` and ``why-kept``: what they change, and what they report."""
 
 import time
 import tomllib

@@ -1,4 +1,4 @@
-"""The commands of the operations guide work, in its order; the pages name commands that exist."""
+"""The commands of the operations guide work in its order; all pages name only commands that exist."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Parts of the command line by themselves: amounts and times, and what is said without cyclopts."""
+"""Parts of the command line: amounts, times, and the error without cyclopts."""
 
 import doctest
 import errno

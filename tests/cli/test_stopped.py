@@ -1,4 +1,4 @@
-"""Processes that are stopped, by SIGSTOP or a debugger, or that only seem to run: every screen says so."""
+"""Every screen shows processes that are stopped (SIGSTOP, a debugger) or only appear to run."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""In a terminal: nothing is wider than it, Ctrl-C ends cleanly, and colours stay out of pipes."""
+"""In a terminal: no line is too wide, Ctrl-C ends cleanly, and pipes get no colours."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from cli.running import ESCAPE, Terminal, aioc, in_terminal, lines_of, started
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A queue that takes a moment to read."""
+    """A queue that takes noticeable time to read."""
     with open_writer(tmp_path / "large", segment_size=1 << 24) as writer:
         batch = [b"x" * 50] * 1000
         for _ in range(1500):
@@ -92,7 +92,7 @@ IMPORTED = re.compile(r"import time: .*\| +(\S+)\r\n")
 
 
 def has_fewer_imports(terminal: Terminal, count: int) -> bool:
-    """Tell whether fewer modules were imported after our first one."""
+    """Return whether fewer modules were imported after our first one."""
     names = IMPORTED.findall(terminal.output)
     return "_aioc" not in names or len(names) - names.index("_aioc") - 1 < count
 
@@ -107,7 +107,7 @@ def has_fewer_imports(terminal: Terminal, count: int) -> bool:
     ids=["aioc", "aiochronicle", "python-m"],
 )
 def test_ctrl_c_while_it_starts(command: Sequence[str], terminals: list[Terminal]) -> None:
-    """After any number of imports. What comes before the first of ours is Python's own start."""
+    """Ctrl-C may come after any number of imports. Before our first module, Python itself is starting."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     moments = [0, *random.Random(seed).sample(range(1, 400), 4)]
@@ -153,7 +153,7 @@ def test_ctrl_c_leaves_no_half_backup(
         time.sleep(0.001)
     terminals[0].interrupt()
     status = terminals[0].end()
-    # It may have been done by then.
+    # It may have finished first.
     assert (status, len(list_backups(backups))) in ((130, 0), (0, 1))
     assert not (backups / ".part").exists()
 
@@ -171,7 +171,7 @@ def test_signals_leave_no_half_export(
             time.sleep(0.001)
         for number in signals:
             os.kill(terminal.pid, number)
-        # Some may come together, or when all is done but the process not gone.
+        # Signals may merge, or arrive between the end of the work and the exit.
         assert terminal.end() in [status for one in signals for status in (128 + one, -one)]
     finally:
         terminal.kill()

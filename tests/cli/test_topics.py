@@ -1,4 +1,4 @@
-"""``topics``: one queue or many, settings in force, and what cannot be read."""
+"""``topics``: one or many queues, settings in force, and unreadable topics."""
 
 import contextlib
 import io
@@ -44,7 +44,7 @@ def test_damaged_topics_and_missing_roots_have_a_status(tmp_path: Path) -> None:
         bus.append("one", b"x")
         bus.append("two", b"x")
     (tmp_path / "one" / "control.meta").write_bytes(b"")
-    os.utime(tmp_path / "one" / "control.meta", (1, 1))  # its writer does not create it just now
+    os.utime(tmp_path / "one" / "control.meta", (1, 1))  # old, so no writer is creating it
     done = aioc("topics", tmp_path)
     assert done.status == 5
     assert done.err.startswith("aioc: one: ")
@@ -63,7 +63,7 @@ def test_topics_of_others_are_named() -> None:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 return main(["topics", directory, "--json"]), out.getvalue(), err.getvalue()
 
-        assert look()[0] == 0  # and imports what another user could not
+        assert look()[0] == 0  # also imports modules before the user changes
         status, out, err = run_as(STRANGER, look)
     assert (status, err) == (6, "aioc: closed: Permission denied\n")
     assert "Permission denied" in json.loads(out)[0]["problem"]

@@ -1,4 +1,4 @@
-"""The systemd units of the operations guide, as systemd reads them."""
+"""The systemd units of the operations guide pass systemd's own check."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ UNIT = re.compile(r"^# /etc/systemd/system/(\S+)\n", re.MULTILINE)
 
 
 def units() -> dict[str, str]:
-    """The text of each unit, by its file name."""
+    """Return the text of each unit by file name."""
     found: dict[str, str] = {}
     for block in re.findall(r"^```ini\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
         _, *parts = UNIT.split(block)

@@ -1,4 +1,4 @@
-"""Slices, columns, Parquet files and digests of Java queues have what Java lists."""
+"""Slices, columns, Parquet files and digests of Java queues have the messages that Java lists."""
 
 import random
 from itertools import pairwise
@@ -21,7 +21,7 @@ COMPLETE = [name for name in NAMES if name != "j26-noeof"]
 
 
 def pairs(rows: Any) -> Listing:
-    """Index and payload of each row."""
+    """Return the index and payload of each row."""
     return list(zip(rows["seq"].to_pylist(), rows["payload"].to_pylist(), strict=True))
 
 
@@ -87,7 +87,7 @@ def test_columns_without_end_mark(tmp_path: Path) -> None:
 
 @pytest.fixture
 def large(tmp_path: Path) -> tuple[Path, list[int]]:
-    """A queue that several threads read, over two cycles."""
+    """A queue of two cycles, large enough for several threads to read."""
     path = tmp_path / "large"
     now_s = 1_700_000_000
     indexes: list[int] = []
@@ -152,7 +152,7 @@ def test_seq_after_of_spans() -> None:
 
 
 class Tick(msgspec.Struct):
-    """A Java object with the same fields is the same message."""
+    """A message whose fields match a Java object's."""
 
     symbol: str
     px: float
@@ -160,7 +160,7 @@ class Tick(msgspec.Struct):
 
 
 class Calls(msgspec.Struct):
-    """A method call is a field with the method's name."""
+    """A method call: a field with the method's name."""
 
     tick: Tick | None = None
     note: str | None = None

@@ -1,4 +1,4 @@
-"""Every code of the wire, and what is no wire data at all."""
+"""Every wire code is decoded, and invalid data is refused."""
 
 import contextlib
 import datetime as dt
@@ -181,7 +181,7 @@ def test_history_is_kept_apart() -> None:
     compact = b"\x86\x01" + struct.pack("<iqBqq", 7, 1 << 40, 2, 11, 12)
     history = History(((7, 1 << 40),), (11, 12))
     for name in (hexed("ba 80 00"), b"\xb9\x07history"):
-        for tail in (b"", bytes(8)):  # Java 5.26 leaves eight bytes behind it
+        for tail in (b"", bytes(8)):  # Java 5.26 leaves eight bytes after it
             block = compact + tail
             payload = name + bytes([0x80, len(block)]) + block + hexed("b9 01 61 b1")
             assert decode(payload) == Call("a", True, history)

@@ -1,4 +1,4 @@
-"""The examples in docstrings of aiochronicle.cq4 are run; importing aiochronicle does not import it."""
+"""The examples in docstrings of aiochronicle.cq4 run; importing aiochronicle does not import cq4."""
 
 import doctest
 import importlib

@@ -1,4 +1,4 @@
-"""What is written for each value; tests/interop compares with Java."""
+"""The bytes written for each value; tests/interop compares them with Java's."""
 
 import collections
 import datetime as dt

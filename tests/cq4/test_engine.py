@@ -1,6 +1,6 @@
-"""The engine's reader of Java queues lists what Java lists, for queues that JVMs of ten years wrote.
+"""The engine's reader lists what Java lists, for Java queues written over ten years of versions.
 
-``csrc/tests/cq4_list.c`` reads them; ``tests/data/cq4/README.md`` says what they are.
+``csrc/tests/cq4_list.c`` reads them; ``tests/data/cq4/README.md`` describes them.
 """
 
 import subprocess
@@ -16,9 +16,9 @@ _NAMES = sorted(path.name.removesuffix(".tar.xz") for path in _DATA.glob("*.tar.
 
 @pytest.fixture
 def unpacked(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """The queue of the test's parameter; its listing lies beside it."""
+    """Unpack the queue of the test's parameter; Java's listing is beside it."""
     with tarfile.open(_DATA / f"{request.param}.tar.xz") as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
         archive.extractall(tmp_path)
     return tmp_path / str(request.param)
 
@@ -56,7 +56,7 @@ def test_counts_what_java_counts(unpacked: Path) -> None:
 
 @pytest.mark.parametrize("unpacked", ["j26-noeof"], indirect=True)
 def test_goes_on_without_end_mark(unpacked: Path) -> None:
-    """Java stays in the older cycle until somebody writes its end mark; nobody is left who could."""
+    """Java stays in the older cycle until its end mark is written; here no writer is left to do so."""
     first_cycle = _expected(unpacked)
     whole = _list(unpacked)
     assert whole[: len(first_cycle)] == first_cycle

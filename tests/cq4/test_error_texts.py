@@ -1,4 +1,4 @@
-"""What errors about Java queues say: the message, the place, and advice that fits."""
+"""Errors about Java queues name the problem and the place and give fitting advice."""
 
 import logging
 import os

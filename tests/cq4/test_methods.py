@@ -1,4 +1,4 @@
-"""Messages as calls of methods."""
+"""Messages as method calls."""
 
 import asyncio
 from typing import Any, Protocol, Self
@@ -24,7 +24,7 @@ class Quote(msgspec.Struct):
 
 
 class Hop:
-    """What Listener.to returns."""
+    """The interface that Listener.to returns."""
 
     def __init__(self, heard: list[Any], destination: str) -> None:
         self.heard = heard

@@ -1,4 +1,4 @@
-"""What is written comes back, and no bytes at all do worse than a DecodeError."""
+"""Encoded values decode to themselves, and arbitrary bytes raise at worst DecodeError."""
 
 import contextlib
 import datetime as dt
@@ -26,7 +26,7 @@ from aiochronicle.cq4._decoding import Decoder
 from aiochronicle.cq4._text import decode_cesu8, encode_cesu8, encode_stop_bit
 from aiochronicle.errors import DecodeError
 
-patient = settings(deadline=None)  # the machine may have other work
+patient = settings(deadline=None)  # the machine may be busy
 
 NAMES = st.text(st.characters(max_codepoint=255), max_size=40)
 ZONES = st.timezones() | st.integers(-1439, 1439).map(
@@ -36,7 +36,7 @@ SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
-    # The one float that comes back as an integer it is not: Java writes Long.MAX_VALUE so.
+    # The one float that does not round-trip: Java writes Long.MAX_VALUE with these bytes.
     | st.floats(allow_nan=False).filter(lambda number: number != 2.0**63)
     | st.text()
     | st.binary()
@@ -58,7 +58,7 @@ VALUES = st.recursive(
 
 
 def plain(value: Any) -> Any:
-    """With the empty map that looks like an empty list."""
+    """Replace empty maps with empty lists; the wire does not tell them apart."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()} or []
     return [plain(each) for each in value] if isinstance(value, list) else value
@@ -94,7 +94,7 @@ def test_moments_come_back_unless_the_zone_has_no_such_offset(moment: dt.datetim
     offset = moment.utcoffset()
     assert offset is not None
     decoded = decode(encode(moment))
-    if isinstance(decoded, Typed):  # more than 18 hours, which Java does not know either
+    if isinstance(decoded, Typed):  # offset over 18 hours: Java refuses it too
         assert abs(offset) > dt.timedelta(hours=18)
     else:
         assert (decoded.replace(tzinfo=None, fold=0), decoded.utcoffset()) == (

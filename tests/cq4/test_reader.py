@@ -1,4 +1,4 @@
-"""Readers of Java queues: queues that JVMs of ten years wrote, positions, times, and what reads over them."""
+"""Readers of Java queues: queues of ten years of Java versions, positions, times, and layers above."""
 
 import asyncio
 import os
@@ -35,14 +35,14 @@ SECOND_NS = 1_000_000_000
 
 def unpack(name: str, where: Path) -> Path:
     with tarfile.open(_DATA / f"{name}.tar.xz") as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
         archive.extractall(where)
     return where / name
 
 
 @pytest.fixture
 def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """The queue of the test's parameter; Java's listing lies beside it."""
+    """Unpack the queue of the test's parameter; Java's listing is beside it."""
     return unpack(request.param, tmp_path)
 
 
@@ -53,7 +53,7 @@ def expected(queue: Path) -> list[tuple[int, bytes]]:
 
 
 class Clock:
-    """Stands where it is set."""
+    """A clock that stands still until it is set."""
 
     def __init__(self, now_ns: int) -> None:
         self.now_ns = now_ns
@@ -63,7 +63,7 @@ class Clock:
 
 
 def write_cycles(path: Path, cycles: int, per_cycle: int) -> list[int]:
-    """Write messages whose field ``at`` counts seconds, some in each of several files."""
+    """Write messages whose field ``at`` counts seconds, spread over several files."""
     clock = Clock(1_700_000_000 * SECOND_NS)
     indexes: list[int] = []
     with open_writer(path, format="cq4", roll_cycle="TEST_SECONDLY", clock=clock) as writer:
@@ -75,7 +75,7 @@ def write_cycles(path: Path, cycles: int, per_cycle: int) -> list[int]:
     return indexes
 
 
-# what Java wrote
+# queues that Java wrote
 
 
 @pytest.mark.parametrize("recorded", _LISTED, indirect=True)
@@ -127,7 +127,7 @@ def test_resumes_where_a_tailer_of_java_stopped(recorded: Path) -> None:
     names = {info.name: info for info in aiochronicle.list_readers(recorded)}
     assert names["alpha"].committed_seq == seqs[5]
     assert names["alpha"].lag.messages == len(seqs) - 5
-    with open_reader(recorded, "ALPHA") as reader:  # Java's names have no case
+    with open_reader(recorded, "ALPHA") as reader:  # Java ignores case in names
         assert reader.committed_seq == seqs[5]
         assert [message.seq for message in reader] == seqs[5:]
         reader.commit()
@@ -348,7 +348,7 @@ def test_wrong_timestamps_are_refused(queue: Path, queue_path: Path) -> None:
         open_reader(queue, timestamp="at")
 
 
-# what reads over readers
+# layers above readers
 
 
 def test_fan_in_of_both_kinds_by_time(tmp_path: Path) -> None:
@@ -471,7 +471,7 @@ def test_a_task_sees_what_another_process_appends(queue_path: Path) -> None:
 
 
 def test_our_writers_ring_our_readers(queue_path: Path) -> None:
-    """The word says that somebody sleeps; who takes that back has rung."""
+    """The word says that a reader sleeps; a writer clears it when it wakes the reader."""
 
     async def main() -> None:
         with (
@@ -587,7 +587,7 @@ def test_damage_is_raised_and_stepped_over(queue_path: Path) -> None:
             reader.poll()
         reader.step_over()
         found = [message.decode()["number"] for message in reader]
-    assert found == list(range(8, 40))  # every fourth message is in the index
+    assert found == list(range(8, 40))  # the index has every fourth message
     with open_reader(queue_path, on_corrupt="skip") as reader:
         assert [message.decode()["number"] for message in reader] == [*range(5), *found]
         assert reader.statistics().skipped_records == 1

@@ -1,4 +1,4 @@
-"""A Router over Java queues and native ones: times of messages, and a fan-in that sleeps."""
+"""A Router over Java and native queues: message times, and a fan-in that sleeps."""
 
 import asyncio
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_a_fan_in_sleeps_until_a_java_queue_has_a_message(tmp_path: Path) -> Non
                     waiting = asyncio.ensure_future(anext(messages))
                     await asyncio.sleep(
                         0.01
-                    )  # so that it sleeps; if it does not, it passes as well
+                    )  # gives it time to sleep; the test also passes if it does not
                     java.append(b"%d" % number)
                     got.append((await waiting).payload)
         return got

@@ -1,4 +1,4 @@
-"""Java objects as msgspec.Struct."""
+"""Java objects as msgspec structs."""
 
 import datetime as dt
 import enum

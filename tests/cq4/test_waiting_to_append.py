@@ -1,4 +1,4 @@
-"""What an append to a Java queue waits for: Java's lock, and the clock."""
+"""An append to a Java queue waits for Java's lock and for the clock."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ SECOND_NS = 1_000_000_000
 
 
 def place_of_lock(table: bytes) -> int:
-    """Walk over the records of a table store; a value is the last eight bytes of its record."""
+    """Return the offset of the lock: walk the table store, where a value is the last 8 bytes of a record."""
     at = 0
     while True:
         length = int.from_bytes(table[at : at + 4], "little") & 0x3FFFFFFF
@@ -41,7 +41,7 @@ def set_lock(queue: Path, holder: int) -> None:
 
 @contextmanager
 def holder_of(queue: Path) -> Iterator[int]:
-    """A live process that has the lock and does not give it back."""
+    """Start a process, record it as the holder of the lock, and yield its pid."""
     with subprocess.Popen(["sleep", "60"]) as process:
         set_lock(queue, process.pid)
         try:
@@ -134,7 +134,7 @@ async def test_a_task_waits_for_the_lock_and_not_the_loop(
     with holder_of(queue_path):
         waiting = asyncio.create_task(append(b"third"))
         turns, deadline = 0, time.monotonic() + 10
-        while turns < 20 and time.monotonic() < deadline:  # a loop that waits has one
+        while turns < 20 and time.monotonic() < deadline:  # a blocked loop takes one turn
             await asyncio.sleep(0.01)
             turns += 1
         assert turns == 20
@@ -205,7 +205,7 @@ def test_closing_in_another_thread_ends_the_wait(writer: Writer, queue_path: Pat
 
 
 def test_a_forked_child_of_a_waiting_parent(writer: Writer, queue_path: Path) -> None:
-    """The handler of a signal forks; the child does not wait on for a lock that is not its own."""
+    """A signal handler forks; the child does not continue the parent's wait for the lock."""
     children: list[int] = []
 
     def fork() -> None:
@@ -253,7 +253,7 @@ def test_a_clock_that_is_a_little_behind_is_waited_for(queue_path: Path, many: b
     start_ns = time.monotonic_ns()
 
     def clock() -> int:
-        """Half a second before the next cycle, and going on."""
+        """Start half a second before the next cycle and advance."""
         return 100 * SECOND_NS + SECOND_NS // 2 + time.monotonic_ns() - start_ns
 
     with (

@@ -1,4 +1,4 @@
-"""Writers of Java queues: opening, indexes, cycles, several of them, and what send and method append."""
+"""Writers of Java queues: opening, indexes, cycles, concurrent writers, send and method."""
 
 import asyncio
 import subprocess
@@ -20,7 +20,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Clock:
-    """Stands where it is set."""
+    """A clock that stands still until it is set."""
 
     def __init__(self, now_ns: int) -> None:
         self.now_ns = now_ns
@@ -223,7 +223,7 @@ with open_writer(path, format="cq4", roll_cycle=roll_cycle) as writer:
 
 @pytest.mark.parametrize("roll_cycle", ["FAST_DAILY", "TEST_SECONDLY"])
 def test_processes_append_at_once(queue_path: Path, roll_cycle: str) -> None:
-    """They also make the queue at once. Nothing is lost, and each one's messages are in its order."""
+    """They also create the queue concurrently. No message is lost, and each process's order is kept."""
     count = 5000
     children = [
         subprocess.Popen([sys.executable, "-c", APPENDER, queue_path, name, str(count), roll_cycle])
@@ -258,7 +258,7 @@ def test_a_reader_follows_several_writers(queue_path: Path) -> None:
                 expected = []
 
 
-# what is appended
+# appended messages
 
 
 class Quote(msgspec.Struct):

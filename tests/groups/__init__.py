@@ -1,1 +1,1 @@
-"""Groups: members that share a queue."""
+"""Tests of groups: members that share a queue."""

@@ -1,11 +1,11 @@
-"""Members of a keyed group of a topic that get killed: a server that forks one per line of its input.
+"""A server that forks members of a keyed topic group, one per line of input, and kills them.
 
-``python key_worker.py TOPIC NOTES`` reads lines: ``start LIFE SEED`` prints the pid of a new member,
-``kill PID`` kills one, and prints the pid. The server opens nothing itself: a child is as good as a fresh
+``python key_worker.py TOPIC NOTES`` reads lines: ``start LIFE SEED`` prints the pid of a new member, ``kill
+PID`` kills one, and prints the pid. The server opens nothing itself, so a child is equivalent to a fresh
 process.
 
-The payload of a message is KEY:NUMBER, and the numbers of a key grow, whichever writer appends them. Who
-has a key, and which number of it was done last, is in a mapped file.
+The payload of a message is KEY:NUMBER, and the numbers of a key grow, whichever writer appends them. A
+mapped file holds, per key, its holder and the last number done.
 """
 
 import mmap
@@ -25,7 +25,7 @@ SIZE = _DOOMED + LIVES
 
 
 class Notes:
-    """Of each key who holds it and the number that was done last; of each life whether it is doomed."""
+    """Per key: its holder and the last number done. Per life: whether it is about to be killed."""
 
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -44,7 +44,7 @@ def key_of(message: Message) -> bytes:
 
 
 def work(topic: str, notes: Notes, life: int, seed: int) -> None:
-    """Take messages, and check each, until it is killed."""
+    """Take and check messages until killed."""
     dice = random.Random(seed)
     while True:
         with TopicGroup(
@@ -59,7 +59,7 @@ def work(topic: str, notes: Notes, life: int, seed: int) -> None:
                     other = notes.holders[key]
                     notes.holders[key] = life + 1
                     assert not other or notes.doomed[other - 1], f"key {key} is with another, too"
-                    # One that was done by a member that was killed before its acknowledgement comes again.
+                    # A message whose member was killed after the work but before the ack is delivered again.
                     last = notes.done[key]
                     assert number in (last, last - 1), f"{key}: {number} comes after {last - 1}"
                 dice.shuffle(batch)
@@ -75,7 +75,7 @@ def work(topic: str, notes: Notes, life: int, seed: int) -> None:
 
 
 def serve(topic: str, notes_path: str) -> None:
-    """Read lines until the end of standard input."""
+    """Serve requests until the end of standard input."""
     notes = Notes(Path(notes_path))
     for line in sys.stdin:
         word, *numbers = line.split()

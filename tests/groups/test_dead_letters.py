@@ -1,4 +1,4 @@
-"""Messages that fail too often go to another queue, once, and can be retried or dropped."""
+"""Messages that fail too often move to another queue exactly once and can be retried or dropped."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ def join(queue: Path, dead: Path, **options: Any) -> AnyGroup:
 
 
 def fail(group: AnyGroup, error: str = "bad order") -> None:
-    """Let everything fail until it is gone."""
+    """Nack every message until all are moved."""
 
     def attempt() -> bool:
         for delivery in group:
@@ -115,7 +115,7 @@ def test_dead_letters_are_dropped_and_retried(writer: Writer, queue_path: Path, 
 def test_somebody_who_looks_at_dead_letters_hides_none(
     writer: Writer, queue_path: Path, dead: Path
 ) -> None:
-    """Two who deal with them at the same time wait for each other, for a while."""
+    """Two processes that handle dead letters at the same time wait for each other, up to a limit."""
     for i in range(3):
         writer.append(b"%d" % i)
     with join(queue_path, dead) as group:
@@ -133,7 +133,7 @@ def test_somebody_who_looks_at_dead_letters_hides_none(
 def test_a_dead_letter_is_there_once_though_its_mover_died(
     writer: Writer, queue_path: Path, dead: Path
 ) -> None:
-    """It was appended, and the process killed before the acknowledgement."""
+    """The mover appends the letter and is killed before it acknowledges the message."""
     writer.append(b"poison")
     program = f"""
 import os, signal, aiochronicle
@@ -157,13 +157,13 @@ while True:
 def test_groups_that_share_a_dead_letter_queue_have_letters_of_their_own(
     writer: Writer, queue_path: Path, dead: Path
 ) -> None:
-    """A letter of one group is not taken for that of another whose mover died."""
+    """A letter of one group is not mistaken for one that another group's dead mover wrote."""
     writer.append(b"poison")
     options: dict[str, Any] = {"max_deliver": 1, "dead_letter": dead, "retry_s": 0.001}
     with open_group(queue_path, "one", **options) as group:
         fail(group)
     with open_group(queue_path, "two", **options) as group:
-        assert group.poll() is not None  # dropped, so that it has an attempt more than it may
+        assert group.poll() is not None  # claimed and abandoned: one attempt more than allowed
         eventually(lambda: group.poll() is None and group.info().pending == 0)
     assert [letter.group for _, letter in list_dead_letters(dead)] == ["one", "two"]
 
@@ -197,7 +197,7 @@ def test_the_queue_itself_is_no_place_for_dead_letters(
 def test_places_that_can_be_no_queue_are_refused(
     writer: Writer, queue_path: Path, tmp_path: Path
 ) -> None:
-    """At once, and not when the first message fails."""
+    """The refusal comes at once, not when the first message fails."""
     (tmp_path / "file").touch()
     for place in (tmp_path / "not" / "there", tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(errors.InvalidArgument, match="cannot be a queue"):

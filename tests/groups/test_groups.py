@@ -1,4 +1,4 @@
-"""Members of a group in one process: deliveries, leases, order, and what is refused."""
+"""Members of a group in one process: deliveries, leases, order, refused calls."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ def fill(writer: Writer, count: int) -> None:
 
 
 def store_position(group: aiochronicle.Group[Any]) -> None:
-    """Store it now, as happens now and then."""
+    """Store the position now, as the group does from time to time."""
     assert isinstance(group, QueueGroup)
     group._commit_due()
 
@@ -143,7 +143,7 @@ def test_what_a_cancelled_task_had_comes_again_and_counts_no_attempt(
             delivery = await group.next()
             assert (delivery.seq, delivery.attempt) == (0, 1)
             delivery.ack()
-            # Cancelled while it waits, it has claimed nothing.
+            # A member that is cancelled while it waits has claimed nothing.
             for expected in (1, 2):
                 (await group.next()).ack()
                 assert inspect_group(queue_path, "workers").low_seq == expected + 1
@@ -273,7 +273,8 @@ def test_delays_are_kept(writer: Writer, queue_path: Path) -> None:
 
 
 def test_order_by_key(run: Run, writer: Writer, queue_path: Path) -> None:
-    """Several tasks of two members: of a key one message at a time, in order, failures included."""
+    """Several tasks of two members process each key's messages one at a time and in order, even after
+    failures."""
     keys = 7
     for i in range(400):
         writer.append(b"%d:%d" % (i * i % keys, i))
@@ -312,7 +313,7 @@ def test_order_by_key(run: Run, writer: Writer, queue_path: Path) -> None:
 
 
 def test_a_key_that_hangs_does_not_slow_down_the_others(writer: Writer, queue_path: Path) -> None:
-    """However many were done after it: what is next of a key is found without a look at all of them."""
+    """The next message of a key is found without scanning all messages done since."""
     count = 20_000
     for i in range(count):
         writer.append(b"", key=b"%d" % (i % 100))
@@ -336,13 +337,13 @@ def test_a_key_that_hangs_does_not_slow_down_the_others(writer: Writer, queue_pa
         return rate
 
     slower = [rate(f"free{i}", False) / rate(f"hanging{i}", True) for i in range(3)]
-    assert min(slower) < 8, slower  # 50, if each is looked for from the oldest on
+    assert min(slower) < 8, slower  # about 50 if every search starts at the oldest message
 
 
 def test_what_others_and_leases_free_is_found_beside_busy_keys(
     writer: Writer, queue_path: Path
 ) -> None:
-    """A look goes on where the last one ended, and every few milliseconds at the oldest."""
+    """A search continues where the last one ended, and restarts at the oldest every few milliseconds."""
     for i in range(3000):
         writer.append(b"", key=b"hot" if i < 2 else b"%d" % i)
     options: dict[str, Any] = {"order": "key", "key": lambda message: message.key, "lease_s": 0.05}
@@ -391,7 +392,7 @@ def test_a_key_function_that_fails_loses_nothing(writer: Writer, queue_path: Pat
 
 
 def test_threads_share_a_member_by_key(writer: Writer, queue_path: Path) -> None:
-    """A key function lets other threads run in the middle of a step: none of them passes a message."""
+    """A key function lets other threads run in the middle of a step; no thread skips a message."""
     for i in range(1000):
         writer.append(b"%d" % (i % 50))
 
@@ -466,11 +467,11 @@ def test_a_member_is_closed_while_another_thread_is_in_its_key_function(
 def test_a_message_wakes_one_of_the_members_that_sleep(
     run: Run, writer: Writer, queue_path: Path
 ) -> None:
-    """And a batch as many as it has messages, however many members there are."""
+    """A batch wakes as many members as it has messages, however many members sleep."""
     groups = [open_group(queue_path, "w") for _ in range(40)]
 
     async def asleep() -> None:
-        """Wait until all members have said that they sleep."""
+        """Wait until all members have registered as sleeping."""
         while bin(parked(queue_path)).count("1") < len(groups):
             await asyncio.sleep(0.001)
 
@@ -504,12 +505,12 @@ def test_a_message_wakes_one_of_the_members_that_sleep(
 
 
 def parked(queue: Path) -> int:
-    """The bits of members that sleep, in control.meta."""
+    """Return the bits of sleeping members from control.meta."""
     return int.from_bytes((queue / "control.meta").read_bytes()[400:464], "little")
 
 
 def test_all_that_came_back_is_there_at_once(writer: Writer, queue_path: Path) -> None:
-    """In one go, though all of it was given back in the same millisecond."""
+    """Messages that were returned in the same millisecond come in one batch."""
     fill(writer, 100)
     with open_group(queue_path, "w") as group:
         for attempt in (1, 2, 3):
@@ -584,7 +585,7 @@ def test_retention_and_capacity_wait_for_the_group(queue_path: Path) -> None:
 
 
 def test_a_member_that_retention_has_overtaken_goes_on(queue_path: Path) -> None:
-    """It was busy while others did so much that the segments are gone that it had not walked through."""
+    """Retention removed segments that the busy member had not read yet."""
     with (
         aiochronicle.open_writer(
             queue_path, segment_size=1 << 16, retention=aiochronicle.Retention()
@@ -610,7 +611,7 @@ def test_a_member_that_retention_has_overtaken_goes_on(queue_path: Path) -> None
         assert last is not None
         assert last.message.payload == b"last"
         last.ack()
-        # And one that comes now.
+        # A member that joins now also works.
         with open_group(queue_path, "w") as late:
             assert late.poll() is None
         assert slow.info().pending == 0
@@ -656,7 +657,7 @@ def test_start_of_a_new_group(writer: Writer, queue_path: Path) -> None:
         assert delivery is not None
         assert delivery.seq == 5
         delivery.nack()
-    with open_group(queue_path, "middle", start="last") as group:  # it is not new
+    with open_group(queue_path, "middle", start="last") as group:  # not new: start is ignored
         assert group.wait(5)
         delivery = group.poll()
         assert delivery is not None

@@ -1,4 +1,4 @@
-"""Members in processes of their own that are killed, stopped and started."""
+"""Members in separate processes that are killed, stopped and started."""
 
 import random
 import shutil
@@ -19,7 +19,7 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 class Workers:
-    """Processes that work on one queue."""
+    """Worker processes on one queue."""
 
     def __init__(self, queue: Path, notes: Path, handler_ms: float) -> None:
         self.notes = notes
@@ -76,7 +76,7 @@ def test_killed_members_lose_nothing(
         eventually(lambda: inspect_group(queue_path, "workers").pending == 0, 60)
     done = [seq for seq, _ in workers.lines("done")]
     assert set(done) == set(range(messages))
-    # At most what was noted and not acknowledged when its member was killed is there twice.
+    # Only messages noted but not yet acknowledged at a kill appear twice.
     assert len(done) - messages <= 5
     assert len({pid for _, pid in workers.lines("done")}) > 1
 
@@ -102,7 +102,7 @@ def test_a_killed_member_frees_its_claims_at_once(workers: Workers, queue_path: 
 def test_a_stopped_member_does_not_keep_a_new_message_to_itself(
     workers: Workers, queue_path: Path
 ) -> None:
-    """It is woken and cannot look: another looks in its place."""
+    """A stopped member cannot react to its wake-up, so another member takes the message."""
     stopped = workers.start()
     workers.wait_for_joined(1)
     workers.start()
@@ -115,7 +115,7 @@ def test_a_stopped_member_does_not_keep_a_new_message_to_itself(
 
 
 def test_a_member_with_another_clock_is_refused(queue: Path) -> None:
-    """A real one: its monotonic clock is three years ahead of ours."""
+    """The member runs in a time namespace whose monotonic clock is three years ahead of ours."""
     program = f"""
 import aiochronicle
 from aiochronicle import errors

@@ -146,7 +146,7 @@ def test_open_group_of_a_topic_is_a_topic_group(run: Run, topic: Path, tmp_path:
 
 @pytest.mark.parametrize("way", ["async for", "next", "batches"])
 def test_other_tasks_have_their_turn_however_much_there_is(run: Run, topic: Path, way: str) -> None:
-    """A member that finds always something does not keep the loop to itself, and can be cancelled."""
+    """A member that always finds messages yields to other tasks and can be cancelled."""
     with open_writer(topic, shared=True) as writer:
         writer.append_many([b""] * 5000)
 
@@ -196,7 +196,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_a_group_has_not_done_is_kept_and_what_it_has_is_folded_away(topic: Path) -> None:
-    """Also of a writer that came and went while no member was there."""
+    """This includes messages of a writer that came and went while no member was open."""
     TopicGroup(topic, "w", wait_for_queue=True).close()
     for _ in range(3):
         with open_writer(topic, shared=True, retention=Retention()) as writer:
@@ -233,7 +233,7 @@ def test_dead_letters_of_a_topic_go_back_to_it_though_its_writers_are_open(
 
 
 def test_a_queue_whose_members_have_other_settings_is_reported(run: Run, topic: Path) -> None:
-    """There was no queue when they were opened, so nobody could know."""
+    """No queue existed when the members opened, so the conflict shows up later."""
 
     async def main() -> None:
         options: dict[str, Any] = {"wait_for_queue": True}

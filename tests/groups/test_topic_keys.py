@@ -1,4 +1,4 @@
-"""Order by key over a topic with many writers."""
+"""Order by key in a topic with many writers."""
 
 import asyncio
 import os
@@ -59,7 +59,7 @@ def join(topic: Path, **options: Any) -> aiochronicle.Group[Any]:
 
 
 def take(group: aiochronicle.Group[Any]) -> Delivery[Any]:
-    """Wait for one; also beside queues that are vanishing."""
+    """Wait for one delivery, even while queues disappear."""
     for _ in range(1000):
         if group.wait(30) and (delivery := group.poll()) is not None:
             return delivery
@@ -149,7 +149,7 @@ def test_in_a_loop_two_members_take_turns(topic: Path, writers: list[Writer]) ->
 
 
 def test_a_full_window_holds_back_what_is_newer_than_it(topic: Path, writers: list[Writer]) -> None:
-    """There may be older messages of any key beyond it."""
+    """Older messages of any key may lie beyond the window."""
     one, two, _ = writers
     one.append(b"hangs", key=b"a")
     one.append(b"b1", key=b"b")
@@ -212,7 +212,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_writers_that_are_folded_away_leave_no_key_waiting(topic: Path) -> None:
-    """Their queue had the last message of the key; so other members do not know it."""
+    """The removed queue had the key's last message, so other members cannot look it up."""
     TopicGroup(topic, "w", order="key", key=by_key, wait_for_queue=True).close()
     with join(topic) as stays:
         for round_ in range(5):
@@ -221,7 +221,7 @@ def test_writers_that_are_folded_away_leave_no_key_waiting(topic: Path) -> None:
             delivery = take(stays)
             assert delivery.message.payload == b"%d" % round_
             delivery.ack()
-            for queue in (topic / "queue").iterdir():  # as folding does, at any moment
+            for queue in (topic / "queue").iterdir():  # as folding may at any moment
                 shutil.rmtree(queue)
 
 
@@ -357,7 +357,7 @@ def test_settings_have_to_agree(topic: Path, writers: list[Writer]) -> None:
     with join(topic):
         with pytest.raises(errors.GroupInUse, match="order"):
             open_group(topic, "w")
-        # Not beside them in one queue, where nobody waits for the turns.
+        # A group on a single queue cannot join: its members would not wait for turns.
         with pytest.raises(errors.GroupInUse, match="order"):
             open_group(writers[0].path, "w", order="key", key=by_key)
         with pytest.raises(errors.ReaderBusy):
@@ -385,7 +385,7 @@ def test_a_damaged_file_of_turns(topic: Path, writers: list[Writer]) -> None:
     with join(topic) as group:
         assert len(group.take_batch()) == 1
         size = turns.stat().st_size
-        with turns.open("r+b") as file:  # what another user may write: every value is harmless
+        with turns.open("r+b") as file:  # writable by others: every value is harmless
             file.seek(4096)
             file.write(os.urandom(size - 4096))
         group.poll()
@@ -433,7 +433,7 @@ def _lines(server: subprocess.Popen[str]) -> Callable[[str], int]:
 def test_killed_members_keep_the_order_of_keys(
     topic: Path, writers: list[Writer], rng: random.Random, tmp_path: Path
 ) -> None:
-    """Also with full windows: all members see all queues, and all writers one clock."""
+    """This holds with full windows too: all members see all queues, and all writers share one clock."""
     notes = Notes(tmp_path / "notes")
     counts = [0] * KEYS
     kills = 60

@@ -1,4 +1,4 @@
-"""A member in a process of its own: notes what it did in a file, one line per step.
+"""A member in a separate process that logs each step as a line in a file.
 
 python worker.py QUEUE NOTES HANDLER_MS
 """

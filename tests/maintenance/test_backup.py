@@ -1,4 +1,4 @@
-"""Backups of live queues: consistent, incremental, verified; and good whatever is killed when."""
+"""Backups of live queues are consistent, incremental, verified, and sound after any kill."""
 
 import json
 import os
@@ -44,7 +44,7 @@ from aiochronicle.errors import (
     QueueNotFound,
 )
 
-# Payloads say which seq they are of, so that a copy can be compared message by message.
+# Payloads contain their seq, so a copy can be compared message by message.
 WRITER = """
 import sys, time, aiochronicle
 from aiochronicle import Retention, Roll
@@ -127,7 +127,7 @@ def test_the_next_backup_copies_what_is_new_and_shares_the_rest(
     fill(queue_path, 250, first=250)
     second = backup(queue_path, backups)
     assert first.segments_copied == 3
-    # The third segment was not finished when it was copied first.
+    # The third segment was still active at the first backup.
     assert (second.segments, second.segments_copied) == (5, 3)
     shared = [Path(report.path) / "000000000.q" for report in (first, second)]
     assert shared[0].samefile(shared[1])
@@ -177,7 +177,7 @@ def test_retention_may_remove_segments_meanwhile(queue_path: Path, backups: Path
         while time.monotonic() < until_s or not made:
             try:
                 report = backup(queue_path, backups)
-            except BackupError:  # retention is faster
+            except BackupError:  # retention was faster than the copy
                 continue
             made += 1
             copied = messages(Path(report.path))
@@ -203,7 +203,7 @@ def test_killed_anywhere_the_last_good_backup_stays_good(
     done = 0
     for _ in range(12):
         with subprocess.Popen([sys.executable, "-c", KILLED, queue_path, backups]) as process:
-            # Importing takes most of it; from there on anywhere.
+            # Imports take most of this time; the kill then hits any step.
             time.sleep(rng.uniform(0.05, 0.3))
             process.send_signal(signal.SIGKILL)
         for one in list_backups(backups):
@@ -322,7 +322,7 @@ def test_readers_whose_positions_cannot_be_read_are_named(
 
 
 def test_a_position_past_the_end_is_put_there(queue_path: Path, backups: Path) -> None:
-    """A reader may commit what was appended after the backup began."""
+    """A reader may commit messages that were appended after the backup began."""
     fill(queue_path, 10)
     with open_writer(queue_path) as writer, open_reader(queue_path, "quick") as reader:
         told = False
@@ -375,7 +375,7 @@ def test_restore_drill(queue_path: Path, backups: Path, *, new_id: bool) -> None
 
 
 def test_restored_readers_count_as_just_seen(queue_path: Path, backups: Path) -> None:
-    """Else a reader_ttl_s would remove what they have not read before they can come back."""
+    """Otherwise reader_ttl_s would let retention remove their unread messages before they reconnect."""
     fill(queue_path, 250)
     open_reader(queue_path, "away").close()
     meta = queue_path / "readers" / "away.meta"
@@ -410,7 +410,7 @@ def test_restore_overwrites_nothing_and_says_what_is_missing(
         restore(backups, queue_path.with_name("again"), number=7)
     with pytest.raises(BackupNotFound):
         restore(backups.with_name("none"), queue_path.with_name("again"))
-    queue_path.with_name("again").mkdir()  # empty: for a mount point, say
+    queue_path.with_name("again").mkdir()  # an empty directory is fine, such as a mount point
     restore(backups, queue_path.with_name("again"))
 
 
@@ -450,7 +450,7 @@ def test_a_shared_segment_that_is_damaged_is_copied_again(
     fill(queue_path, 350)
     made = Path(backup(queue_path, backups).path)
     poke(made / "000000000.q", 64 + 64, b"?")
-    assert backup(queue_path, backups).segments_copied == 1  # and passes the damage on
+    assert backup(queue_path, backups).segments_copied == 1  # and shares the damaged file
     poke(made / "000000001.q", 0, b"?" * 64)
     report = backup(queue_path, backups, verify_all=True, on_corrupt=on_corrupt)
     assert (report.replaced, report.segments_copied, report.corrupt) == ([0, 1], 3, 0)
@@ -558,7 +558,7 @@ def test_a_backup_that_was_written_to_is_restored_as_it_was_made(
 def test_a_backup_is_not_opened_for_writing(
     queue_path: Path, backups: Path, kind: Literal["native", "cq4"]
 ) -> None:
-    """Nor by a named reader or a group, which would move the positions that are in it."""
+    """Named readers and groups are refused too, because they would move the saved positions."""
     with open_writer(queue_path, format=kind) as writer:
         writer.append(b"hello")
     with open_reader(queue_path, "audit") as reader:
@@ -616,9 +616,9 @@ def test_another_user_may_back_up_what_it_may_read(tmp_path: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert messages(base / "again") == messages(base / "open")
     assert (base / "backups").stat().st_uid == 4321
-    with pytest.raises(AccessDenied, match="4321"):  # who could replace what is in it
+    with pytest.raises(AccessDenied, match="4321"):  # that user could replace its content
         restore(base / "backups", base / "by-root")
-    # Root puts back what was another user's as that user's.
+    # A restore by root keeps the original owner.
     shutil.rmtree(base / "backups")
     backup(base / "again", base / "backups")
     restore(base / "backups", base / "theirs")
@@ -626,7 +626,7 @@ def test_another_user_may_back_up_what_it_may_read(tmp_path: Path) -> None:
 
 
 def test_a_group_is_restored_as_a_group(tmp_path: Path) -> None:
-    """It goes on where it was; its name does not become a reader's."""
+    """The group resumes at its position; its name does not become a reader's."""
     with open_writer(tmp_path / "q") as writer:
         for i in range(5):
             writer.append(b"%d" % i)

@@ -1,4 +1,4 @@
-"""Java queues: looked at, backed up while they are written to, restored and converted."""
+"""Java queues: inspection, backup while they are written to, restore and conversion."""
 
 import os
 import subprocess
@@ -53,7 +53,7 @@ def fill(writer: Writer, clock: Clock, cycles: int, count: int) -> None:
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Path:
-    """Three cycles of 700 messages, and a tailer in the second."""
+    """A queue with three cycles of 700 messages and a tailer in the second."""
     clock = Clock()
     path = tmp_path / "ticks"
     with open_writer(path, format="cq4", roll_cycle="FAST_HOURLY", clock=clock) as writer:
@@ -115,7 +115,7 @@ def test_backups_are_incremental_and_restored(queue: Path, tmp_path: Path) -> No
 
 def test_a_cycle_that_got_its_end_since_is_copied_again(queue: Path, tmp_path: Path) -> None:
     backup(queue, tmp_path / "backups")
-    with open_writer(queue) as writer:  # ends the cycle before
+    with open_writer(queue) as writer:  # ends the previous cycle
         writer.append(b"more")
     report = backup(queue, tmp_path / "backups")
     assert (report.messages, report.segments, report.segments_copied) == (2101, 4, 2)
@@ -136,12 +136,12 @@ def damage(file: Path, kind: str) -> None:
 def test_a_shared_cycle_that_is_damaged_is_copied_again(
     queue: Path, tmp_path: Path, kind: str
 ) -> None:
-    """Java's files have no checksums: a digest tells, too, what can be read and is wrong."""
+    """Java's files have no checksums; a digest also detects damage that still decodes."""
     backups = tmp_path / "backups"
     made = Path(backup(queue, backups).path)
     name = sorted(file.name for file in made.glob("*.cq4"))[1]
     damage(made / name, kind)
-    assert backup(queue, backups).segments_copied == 1  # and passes the damage on
+    assert backup(queue, backups).segments_copied == 1  # and shares the damaged file
     with pytest.raises(CorruptionError, match="--number") as error:
         restore(backups, tmp_path / "again")
     assert error.value.path == str(backups / "000002" / name)
@@ -180,7 +180,7 @@ with aiochronicle.open_writer(sys.argv[1], format="cq4", roll_cycle="TEST_SECOND
 
 
 def test_backup_of_a_queue_that_is_being_written(tmp_path: Path) -> None:
-    """Each one is a prefix of the queue, and one can go on with it."""
+    """Each backup is a prefix of the queue, and its restored copy can be continued."""
     path = tmp_path / "live"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)]) as process:
         try:
@@ -209,7 +209,7 @@ def test_backup_of_a_queue_that_is_being_written(tmp_path: Path) -> None:
 
 
 def test_tailers_beyond_the_end_are_put_to_it(queue: Path, tmp_path: Path) -> None:
-    """As one that has read on while the backup was made."""
+    """A tailer may read on while the backup is made."""
     with open_reader(queue, "fast", start="last") as reader:
         reader.commit()
     original = aiochronicle.inspect(queue).next_seq

@@ -1,4 +1,4 @@
-"""Backups on file systems that share blocks: a copy takes no room."""
+"""On file systems with shared blocks (reflinks), a backup takes no extra space."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 def missing(kind: str) -> str | None:
-    """Tell why a file system of this kind cannot be mounted here, or None."""
+    """Return why a file system of this kind cannot be mounted here, or None."""
     if os.geteuid() != 0 or not os.access("/dev/loop-control", os.W_OK):
         return "needs root and loop devices"
     if f"\t{kind}\n" not in Path("/proc/filesystems").read_text():
@@ -62,7 +62,7 @@ def test_a_backup_of_a_queue_in_use_takes_no_room(disk: Path, kind: str) -> None
         assert used_bytes(disk) - before < MIB
         assert report.bytes_copied > 15 * MIB
         assert report.reflinked or kind == "cq4"
-        writer.append(b"after")  # into blocks of its own from here on
+        writer.append(b"after")  # from here on, writes go to unshared blocks
     restore(disk / "backups", disk / "restored", new_id=kind == "native")
     with open_reader(disk / "restored") as reader:
         assert sum(1 for _ in reader) == 16_000

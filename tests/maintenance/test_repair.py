@@ -1,4 +1,4 @@
-"""Repairs: what can be mended is, what cannot is said, and nothing is destroyed."""
+"""Repair fixes what it can, reports the rest, and destroys nothing."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ COUNT = 350
 
 @pytest.fixture
 def broken(queue_path: Path) -> Path:
-    """A queue of four segments, about to be broken."""
+    """A queue of four segments that the tests then damage."""
     import msgspec
 
     class Number(msgspec.Struct):
@@ -189,7 +189,7 @@ def test_salvage_needs_consent(broken: Path) -> None:
 
 @pytest.fixture
 def copied(broken: Path) -> Path:
-    """A copy of the queue: its next writer gives it a new id."""
+    """A copy of the queue, which its next writer gives a new id."""
     return Path(shutil.copytree(broken, broken.with_name("copied")))
 
 
@@ -203,7 +203,7 @@ def test_a_damaged_segment_does_not_prevent_writing_to_a_copy(copied: Path) -> N
 
 
 def test_what_prevents_writing_is_said_and_set_aside_with_salvage(copied: Path) -> None:
-    poke(copied / "000000001.q", 0, bytes(64))  # as if it had been copied while it was made
+    poke(copied / "000000001.q", 0, bytes(64))  # as if copied while it was being created
     with pytest.raises(CorruptionError):
         open_writer(copied)
     report = repair(copied)
@@ -235,7 +235,7 @@ def test_the_segment_being_written_is_not_taken_from_a_backup(broken: Path, back
 def test_retention_of_the_queue_is_not_applied(
     broken: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says when a writer takes over the limits of settings.toml."""
+    """Repair does not apply the limits of settings.toml; a log line says when a writer does."""
     caplog.set_level("INFO", "aiochronicle.settings")
     configure(broken, retention=Retention(max_bytes=1, check_interval_s=0.001))
     assert repair(broken).sound
@@ -266,7 +266,7 @@ def test_what_is_no_queue_is_said(tmp_path: Path) -> None:
 
 
 def test_what_recovery_set_aside_can_be_read(queue_path: Path) -> None:
-    """The end of a queue after a power cut: a hole, and sound records after it."""
+    """After a power cut, the end of a queue may be a hole followed by sound records."""
     with open_writer(queue_path, segment_size=1 << 16) as writer:
         for number in range(10):
             writer.append(b"%d" % number)
@@ -274,7 +274,7 @@ def test_what_recovery_set_aside_can_be_read(queue_path: Path) -> None:
     copy = queue_path.with_name("copy")
     poke(copy / "000000000.q", 64 + 5 * 128, bytes(128))  # the sixth record
     poke(copy / "index.meta", 0, bytes(16))
-    poke(copy / "control.meta", 56, bytes(48))  # as a writer that was killed leaves it
+    poke(copy / "control.meta", 56, bytes(48))  # as a killed writer leaves it
     with open_writer(copy) as writer:
         assert writer.recovery.bytes_set_aside > 0
         assert writer.next_seq == 5

@@ -1,4 +1,4 @@
-"""Opening for writing does not set messages aside that may have been durable, unless the caller agrees."""
+"""Opening for writing sets possibly durable messages aside only with the caller's consent."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ SIZE = 4096
 
 
 def files(queue: Path) -> dict[str, bytes]:
-    """Return what must not change: segments, and what was set aside."""
+    """Return the files that must not change: segments, and those set aside."""
     return {
         str(path.relative_to(queue)): path.read_bytes()
         for path in sorted(queue.rglob("*"))
@@ -22,7 +22,7 @@ def files(queue: Path) -> dict[str, bytes]:
 
 
 def make_foreign(queue: Path, segments: int) -> None:
-    """Write this many segments as another program does, which keeps no durable position."""
+    """Write this many segments like a program that keeps no durable position."""
     writer = fmt.ForeignWriter(queue, SIZE)
     for segment in range(segments):
         if segment:
@@ -37,7 +37,7 @@ def make_foreign(queue: Path, segments: int) -> None:
 def test_segments_after_a_missing_one_are_not_set_aside_in_silence(
     tmp_path: Path, missing: int
 ) -> None:
-    """As after a retention of another program that was interrupted."""
+    """An interrupted retention of another program leaves such a gap."""
     queue = tmp_path / "queue"
     make_foreign(queue, 6)
     (queue / fmt.segment_name(missing)).unlink()
@@ -68,7 +68,7 @@ def test_a_missing_last_segment_is_told(tmp_path: Path) -> None:
         open_writer(queue)
     assert files(queue) == before
     with open_writer(queue, recover="salvage") as writer:
-        assert writer.append(b"on") == next_seq  # no seq is given twice, so readers notice the gap
+        assert writer.append(b"on") == next_seq  # seqs are not reused, so readers notice the gap
     assert aiochronicle.verify(queue).corrupt == 1
     with open_reader(queue, start="first", on_corrupt="skip") as reader:
         assert [message.payload for message in reader][-1] == b"on"
@@ -81,7 +81,7 @@ def test_recover_takes_one_of_two_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", bytes(17), bytes(SIZE)])
 def test_a_segment_without_a_header_is_no_obstacle(tmp_path: Path, content: bytes) -> None:
-    """Another program published it and died; it is the only one, or the newest."""
+    """Another program published the segment and died; it is the only or the newest segment."""
     for segments in (1, 3):
         queue = tmp_path / f"queue-{segments}"
         make_foreign(queue, segments)

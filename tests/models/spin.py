@@ -1,4 +1,4 @@
-"""Runs the model checker: finds or fetches spin, compiles the verifier of a model, searches every state.
+"""Runs the model checker: find or fetch spin, compile a model's verifier, search every state.
 
 A search that was cut short (depth, memory, time) is an error here, never a result.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 MODELS = Path(__file__).parent
 TOOLS = MODELS.parent.parent / "build" / "tools"
 
-# Without optimisation the compiler takes less time than it would save the verifier.
+# Optimisation would cost more compile time than it saves in the search.
 COMPILE = ("gcc", "-O0", "-w", "-DSAFETY", "-DNOREDUCE", "-DMEMLIM=3072", "-o", "pan", "pan.c")
 DEPTH_MAX = 20_000
 HASH_BITS = 22
@@ -23,20 +23,20 @@ CUT_SHORT = re.compile(r"max search depth too small|Search not completed|reached
 
 
 class SpinMissingError(Exception):
-    """There is no spin, and none could be fetched; the text says why."""
+    """spin is not installed and could not be fetched; the text says why."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a search of the whole state space found."""
+    """The result of a search of the whole state space."""
 
     states: int
-    violation: str | None  # the first assertion that does not hold
-    trace: str  # the last steps towards it
+    violation: str | None  # the first assertion that failed
+    trace: str  # the last steps before it
 
 
 def find_spin() -> str:
-    """The path of spin: installed, fetched before, or fetched now from Debian's archive."""
+    """Return the path of spin: installed, fetched earlier, or fetched now from Debian's archive."""
     fetched = TOOLS / "usr" / "bin" / "spin"
     installed = shutil.which("spin")
     if installed:
@@ -47,7 +47,7 @@ def find_spin() -> str:
 
 
 def _fetch() -> None:
-    """Unpacks Debian's package under build/tools, which needs no rights and installs nothing."""
+    """Unpack Debian's package under build/tools; this needs no privileges and installs nothing."""
     advice = "install the package 'spin' of your distribution"
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         raise SpinMissingError(f"spin is not here, and this is not Debian; {advice}")
@@ -64,14 +64,14 @@ def _fetch() -> None:
 
 
 def search(model: str, defines: tuple[str, ...], work: Path) -> Verdict:
-    """Searches all states of `model` with these macros defined, in the directory `work`."""
+    """Search all states of `model` with these macros defined, in the directory `work`."""
     spin = find_spin()
     options = [f"-D{define}" for define in defines]
     source = work / f"{model}.pml"
     shutil.copy(MODELS / source.name, source)
     _run([spin, *options, "-a", source.name], work)
     _run(list(COMPILE), work)
-    # -E: a reader that sleeps at the end is no error in itself; the models say what is.
+    # -E: a reader that sleeps at the end is not an error by itself; the models define errors.
     output = _run(["./pan", "-E", f"-m{DEPTH_MAX}", f"-w{HASH_BITS}"], work)
     errors = re.search(r"errors: (\d+)", output)
     states = re.search(r"(\d+) states, stored", output)

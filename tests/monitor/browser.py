@@ -32,7 +32,7 @@ def _program() -> str | None:
 
 
 def explain_missing() -> str | None:
-    """Return why there is no browser, or None."""
+    """Return why no browser is available, or None."""
     return None if _program() else "there is no chromium (Debian's package of that name)"
 
 
@@ -44,7 +44,7 @@ class Browser:
         theirs_in, self._to = os.pipe()
         self._from, theirs_out = os.pipe()
 
-        def prepare() -> None:  # the browser talks on 3 and 4
+        def prepare() -> None:  # the browser uses descriptors 3 and 4
             first = os.dup(theirs_in)
             second = os.dup(theirs_out)
             os.dup2(first, 3)
@@ -129,13 +129,13 @@ class Browser:
 
     @property
     def requests(self) -> list[str]:
-        """URLs that were asked for."""
+        """Return the URLs that the page requested."""
         self.__dict__.setdefault("_requests", [])
         found: list[str] = self.__dict__["_requests"]
         return found
 
     def open(self, url: str) -> None:
-        """Go to a page."""
+        """Navigate to a page."""
         self.call("Page.navigate", url=url)
 
     def ask(self, expression: str) -> Any:
@@ -145,7 +145,7 @@ class Browser:
         return found["result"].get("value")
 
     def until(self, expression: str, timeout_s: float = 60.0) -> float:
-        """Wait until an expression is true; return how many seconds that took."""
+        """Wait until an expression is true; return the seconds that it took."""
         began_s = time.monotonic()
         while not self.ask(f"Boolean({expression})"):
             assert time.monotonic() - began_s < timeout_s, (expression, self.log)
@@ -163,7 +163,7 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + step, y=box[1])
 
     def resize(self, width: int, height: int) -> None:
-        """Give the page another size."""
+        """Resize the page."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -173,11 +173,11 @@ class Browser:
         )
 
     def set_dark(self, dark: bool) -> None:
-        """Prefer dark or light colours."""
+        """Set the preferred colour scheme."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
-        """Save what is to be seen, or the whole page."""
+        """Save a screenshot of the viewport or of the whole page."""
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(found["data"]))

@@ -1,4 +1,4 @@
-"""Programs with queues to look at, as processes of their own."""
+"""Programs with queues to monitor, run in separate processes."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ sys.stdin.read()
 
 @contextmanager
 def program(text: str, *arguments: str | float | Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a program that says "ready", and ends when its standard input does."""
+    """Run a program that prints "ready" and exits when its standard input closes."""
     command = [sys.executable, "-c", text, *map(str, arguments)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -54,7 +54,7 @@ def program(text: str, *arguments: str | float | Path) -> Iterator[subprocess.Po
 
 
 def until(found: Callable[[], object], what: str, timeout_s: float = 20.0) -> float:
-    """Wait for something; return how many seconds that took."""
+    """Wait until the condition holds; return the seconds that it took."""
     began_s = time.monotonic()
     while not found():
         assert time.monotonic() - began_s < timeout_s, what

@@ -1,4 +1,4 @@
-"""``aioc monitor`` as a process of its own, and requests to it."""
+"""``aioc monitor`` in a separate process, and requests to it."""
 
 import http.client
 import subprocess
@@ -16,7 +16,7 @@ __all__ = ["Answer", "ask", "monitor", "stream"]
 
 @contextmanager
 def monitor(root: Path, *options: str, **variables: str) -> Iterator[str]:
-    """Run the monitor on a free port; give its URL."""
+    """Run the monitor on a free port; yield its URL."""
     command = [sys.executable, "-m", "aiochronicle", "monitor", str(root), "--listen"]
     listen = "127.0.0.1:0" if "--listen" not in options else ""
     arguments = [*command, listen, *options] if listen else [*command[:-1], *options]
@@ -53,7 +53,7 @@ def ask(url: str, path: str, method: str = "GET", **headers: str) -> Answer:
 
 
 def stream(url: str, path: str = "/events") -> Generator[tuple[str, bytes], None, None]:
-    """Yield the events of the stream, by name."""
+    """Yield the name and data of the stream's events."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
     connection.request("GET", path)
     answer = connection.getresponse()

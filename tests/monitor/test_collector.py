@@ -1,4 +1,4 @@
-"""The collector, over real queues of other processes."""
+"""The collector, tested on real queues of other processes."""
 
 import os
 import select
@@ -87,7 +87,7 @@ def test_a_killed_writer_is_noticed_at_once(tmp_path: Path) -> None:
 
 
 def test_events_of_a_life(tmp_path: Path) -> None:
-    """Opened, rolled, retained, killed, recovered, closed, vanished, appeared."""
+    """Events: opened, rolled, retained, killed, recovered, closed, vanished, appeared."""
     path = tmp_path / "a"
     with Collector(tmp_path) as collector:
         collector.look()

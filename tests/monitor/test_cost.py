@@ -1,4 +1,4 @@
-"""What watching costs: the machine, with many queues; a writer, in instructions."""
+"""The cost of monitoring: CPU time with many queues, and instructions for a writer."""
 
 import os
 import statistics
@@ -14,10 +14,10 @@ from monitor.processes import program, until
 from monitor.serving import ask, monitor, stream
 
 QUEUES = 200
-READERS = 5  # of each queue
+READERS = 5  # per queue
 CPU_MAX = 0.05
-INTERVALS = 3  # of 5 s
-SCRAPE_S = 15  # as Prometheus does unless told otherwise
+INTERVALS = 3  # 5 s each
+SCRAPE_S = 15  # as in Prometheus's example configuration
 
 MANY = """
 import select, sys, aiochronicle
@@ -38,7 +38,7 @@ while not select.select([sys.stdin], [], [], 0.5)[0]:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time of a process and its children so far."""
+    """Return the CPU time that a process and its children have used."""
     total = 0.0
     for one in [pid, *_children(pid)]:
         fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
@@ -58,7 +58,7 @@ def test_200_queues_with_1000_readers_cost_less_than_a_twentieth_of_a_core(tmp_p
         monitor(tmp_path) as url,
     ):
         (pid,) = [one for one in _children(os.getpid()) if b"monitor" in _command(one)]
-        frames = stream(url)  # somebody looks at the page
+        frames = stream(url)  # a viewer of the page
         until(
             lambda: ask(url, "/metrics").text.count("reader_lag_messages{") == 1000, "not all", 60
         )
@@ -111,7 +111,7 @@ with open_writer(sys.argv[1]) as writer:
 def count(directory: Path, library: Path, wakeups: int) -> tuple[int, int]:
     """Return the instructions of 2,500 appends over some seconds, and how many readers they woke.
 
-    They are counted again until so many are woken.
+    Counting repeats until that many readers were woken.
     """
     dumps = directory / "dumps"
     dumps.mkdir(parents=True)
@@ -132,7 +132,7 @@ def count(directory: Path, library: Path, wakeups: int) -> tuple[int, int]:
 
 
 def test_a_monitored_writer_takes_as_many_instructions(tmp_path: Path) -> None:
-    """All that a writer pays are the wake-ups of the probe, which are bounded."""
+    """A monitored writer pays only for the probe's wake-ups, which are bounded."""
     if reason := instructions.explain_missing():
         pytest.skip(f"instructions cannot be counted: {reason}")
     library = tmp_path / "instructions.so"

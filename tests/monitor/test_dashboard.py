@@ -1,4 +1,4 @@
-"""The Grafana dashboard asks for metrics and labels that exist."""
+"""The Grafana dashboard queries only metrics and labels that exist."""
 
 import re
 from pathlib import Path
@@ -18,16 +18,16 @@ NAME = re.compile(r"\baiochronicle_[a-z_]+")
 
 
 def families(root: Path) -> dict[str, set[str]]:
-    """Return all names that are exposed, each with its labels where something is to be seen."""
+    """Return all exposed metric names, each with the labels of its samples."""
     latencies = Latencies()
     with open_writer(root / "a") as writer:
-        writer.append(bytes(16 << 20))  # a slow one
+        writer.append(bytes(16 << 20))  # a slow append
         open_reader(root / "a", "risk").close()
         open_group(root / "a", "workers").close()
         with Collector(root) as collector:
             text = ""
             latencies.add(collector.look().queues[0].number, 1000)
-            while "slow_appends_total{" not in text:  # until the writer has published it
+            while "slow_appends_total{" not in text:  # until the writer publishes it
                 text = expose(collector.look(), latencies).decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):

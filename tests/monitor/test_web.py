@@ -1,4 +1,4 @@
-"""The monitor's page, stream, metrics and health, asked over HTTP."""
+"""The monitor's page, stream, metrics and health, requested over HTTP."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ class Item(msgspec.Struct):
 
 
 def frames(url: str, path: str = "/events") -> Any:
-    """Yield events with what is in them."""
+    """Yield the events with their decoded data."""
     for name, data in stream(url, path):
         yield name, msgspec.json.decode(data)
 
@@ -175,7 +175,7 @@ def test_it_only_answers_reading_requests(tmp_path: Path) -> None:
 
 
 def test_on_loopback_a_foreign_host_is_refused(tmp_path: Path) -> None:
-    """A page of another site may give its own name to 127.0.0.1, and would read along."""
+    """Another site's page could point its own name at 127.0.0.1 and read the data (DNS rebinding)."""
     with monitor(tmp_path) as url:
         assert ask(url, "/healthz", Host="localhost:8470").status == 200
         assert ask(url, "/healthz", Host="[::1]:8470").status == 200
@@ -267,7 +267,7 @@ def test_names_that_are_no_text_are_escaped(tmp_path: Path) -> None:
 
 
 def test_many_that_read_slowly_get_the_newest(tmp_path: Path) -> None:
-    """A client that stops reading neither holds up others nor piles up frames."""
+    """A client that stops reading neither delays others nor accumulates frames."""
     with program(WRITER, tmp_path / "a", 50), monitor(tmp_path) as url:
         idle = [frames(url) for _ in range(5)]
         for events in idle:

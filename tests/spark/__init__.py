@@ -1,1 +1,1 @@
-"""The pipeline on a real Spark."""
+"""Tests of the Spark integration against a real Spark."""

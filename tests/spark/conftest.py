@@ -1,4 +1,4 @@
-"""One Spark for all tests of the pipeline: starting it takes longer than most of them."""
+"""One Spark session for all tests of the pipeline: starting it takes longer than most tests."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ os.environ["SPARK_SUBMIT_OPTS"] = f"{JAVA_OPTIONS} {os.environ.get('SPARK_SUBMIT
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give these tests more time than others: on a busy machine a query may take half a minute."""
+    """Raise the timeout of these tests: on a busy machine a query may take half a minute."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(600))
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session as users get it."""
+    """A session with the settings that users get."""
     started = session(master="local[2]")
     yield started
     started.stop()

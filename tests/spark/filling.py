@@ -1,4 +1,4 @@
-"""Queues whose messages tell by their number what they should be."""
+"""Queues whose message contents follow from the message number."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import aiochronicle
 
 FIRST_NS = 1_700_000_000_000_000_000
-STEP_NS = 1_500  # messages do not lie on whole microseconds
+STEP_NS = 1_500  # timestamps are not whole microseconds
 
 
 def fill(
@@ -18,7 +18,7 @@ def fill(
     segment_size: int = 1 << 20,
     ready: bool = False,
 ) -> None:
-    """Append messages whose number tells everything about them."""
+    """Append messages whose contents follow from their number."""
     with aiochronicle.open_writer(path, segment_size=segment_size, ready=ready) as writer:
         for number in range(first, first + rows):
             writer.append(

@@ -1,10 +1,10 @@
-"""How the tests start Java, here and in the processes that they start.
+"""Java options for the tests and the processes that they start.
 
-None runs for so long that code of Java's second compiler, or a concurrent collector, would pay. And each
-would load the same thousands of classes from Spark's archives: Java maps them from a file (class data
-sharing) that `make` has this program write once, beside the packages. Without the file things take longer.
+No JVM here runs long enough for the second compiler or a concurrent collector to pay off. Each would load
+the same thousands of classes from Spark's jars. Java maps them from a file instead (class data sharing),
+which `make` writes once with this program, beside the packages. Without the file the tests are slower.
 
-usage: java_options.py    writes that file
+usage: java_options.py    write that file
 """
 
 import os
@@ -17,7 +17,7 @@ __all__ = ["JAVA_OPTIONS"]
 
 CLASSES = Path(sys.prefix, "spark-classes.jsa")
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# What Java says about a file of another Java, or of other archives, which it then does without.
+# Java warns about a file made by another Java or from other jars, and then ignores the file.
 SILENT = "-Xlog:disable"
 JAVA_OPTIONS = SHORT_LIVED + (
     f" -XX:SharedArchiveFile={CLASSES} {SILENT}" if CLASSES.exists() else ""
@@ -25,7 +25,7 @@ JAVA_OPTIONS = SHORT_LIVED + (
 
 
 def write_classes() -> None:
-    """Use Spark as the tests do, and have Java keep the classes that this took."""
+    """Use Spark as the tests do, and have Java save the classes that it loaded."""
     CLASSES.unlink(missing_ok=True)
     kept = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={CLASSES} {SILENT}"
     os.environ["SPARK_SUBMIT_OPTS"] = kept
@@ -55,7 +55,7 @@ def write_classes() -> None:
         gateway: Any = spark.sparkContext._gateway
         spark.stop()
         gateway.shutdown()
-        gateway.proc.stdin.close()  # which ends Java
+        gateway.proc.stdin.close()  # ends Java
         gateway.proc.wait(120)
 
 

@@ -1,4 +1,4 @@
-"""Trades and quotes that the tests of the jobs compute with, and queues full of them."""
+"""Random trades and quotes for the tests of jobs, and queues filled with them."""
 
 import random
 from pathlib import Path
@@ -27,7 +27,7 @@ class Quote(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A message as it was sent."""
+    """A message as written."""
 
     source: str
     seq: int
@@ -45,7 +45,7 @@ def record(
     quotes: float = 0.5,
     segment_size: int = 1 << 20,
 ) -> list[Recorded]:
-    """Write random trades and quotes; many of them share their time with the one before."""
+    """Write random trades and quotes; many have the same time as the one before."""
     codecs: list[Codec[Any]] = [Codec(Trade, format=encoding), Codec(Quote, format=encoding)]
     written: list[Recorded] = []
     time_ns = FIRST_NS + rng.randrange(1000)

@@ -1,4 +1,4 @@
-"""The benchmarks of the pipeline run and answer; how fast it is is not judged here."""
+"""The benchmarks of the pipeline run and produce results; their speed is not judged here."""
 
 from pathlib import Path
 

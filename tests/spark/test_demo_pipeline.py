@@ -1,4 +1,4 @@
-"""The last part of the demo: bars, or a word about why there are none."""
+"""The last part of the demo: bars, or the reason why there are none."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The example of the jobs does what it says."""
+"""The example of the jobs prints what it documents."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Errors on their way from tasks to the driver."""
+"""How errors travel from tasks to the driver."""
 
 import pytest
 

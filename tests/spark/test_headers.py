@@ -1,4 +1,4 @@
-"""Keys and headers as columns of frames, both ways."""
+"""Keys and headers as columns of frames, read and written."""
 
 from pathlib import Path
 from typing import Any

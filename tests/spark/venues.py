@@ -1,8 +1,8 @@
-"""Recordings shaped like those of a real feed, from a seed: three markets, nested below one root.
+"""Seeded recordings shaped like a real feed: three markets, nested below one root.
 
 ``cm/btc``, ``um/btc`` and ``spot/btc`` each hold trades, depth updates and book tickers of one symbol.
-Messages have the time at which they were received, to the nanosecond. The venue's clock is 1.27 s ahead
-of that, so every delay is negative. Depth updates have levels that are arrays inside of a map.
+Messages have the time at which they were received, to the nanosecond. The venue's clock is 1.27 s ahead, so
+every delay is negative. The levels of depth updates are arrays inside a map.
 """
 
 import random
@@ -56,7 +56,7 @@ Content = Depth | Trade | BookTicker
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A message as it was written."""
+    """A message as written."""
 
     source: str
     seq: int
@@ -73,7 +73,7 @@ def record_venues(
     gap_ns: int = 2_000_000,
     segment_size: int = 1 << 20,
 ) -> list[Received]:
-    """Write this many messages per market, the later markets at higher rates; return all of them."""
+    """Write this many messages per market, later markets at higher rates; return all messages."""
     rng = random.Random(seed)
     codecs: list[Codec[Any]] = [Codec(Trade), Codec(Depth), Codec(BookTicker)]
     received: list[Received] = []

@@ -1,7 +1,7 @@
-"""Lets `make coverage` see what Spark's Python workers do; Python imports it when it starts.
+"""Lets `make coverage` measure Spark's Python workers; Python imports this module when it starts.
 
-Spark ends a worker that has nothing to do with SIGHUP or SIGKILL, of which coverage hears nothing.
-Here it is SIGHUP in either case, and a worker ends by ``os._exit``, which coverage listens to.
+Spark ends an idle worker with SIGHUP or SIGKILL, which coverage does not see. This module turns both into
+SIGHUP and ends the worker with ``os._exit``, which coverage hooks.
 """
 
 import os

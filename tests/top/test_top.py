@@ -47,7 +47,7 @@ def text_of(app: Top, selector: str) -> str:
 
 
 def text_of_screen(app: Top) -> str:
-    """Return what is to be seen, as a picture of it has it."""
+    """Return the visible text, taken from a screenshot."""
     picture = html.unescape(app.export_screenshot()).replace("\xa0", " ")
     lines: dict[float, str] = {}
     for y, text in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>([^<]*)</text>', picture):
@@ -209,7 +209,7 @@ async def test_a_silent_source_of_a_fan_in_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_source_with_uncommitted_messages_is_named_as_well(tmp_path: Path) -> None:
-    """Fan-ins commit now and then: of what the silent source sent last, some is read but not committed."""
+    """Fan-ins commit periodically, so the silent source's last messages may be read but uncommitted."""
     with open_writer(tmp_path / "silent") as silent, open_writer(tmp_path / "lively") as lively:
         readers = [open_reader(tmp_path / name, "merge") for name in ("silent", "lively")]
         with FanIn(readers, order="strict") as merge:

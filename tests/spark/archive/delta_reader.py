@@ -1,4 +1,4 @@
-"""Reads a Delta table by delta-spark, and prints its rows; run by test_delta_spark.py."""
+"""Read a Delta table with delta-spark and print its rows; run by test_delta_spark.py."""
 
 import json
 import sys

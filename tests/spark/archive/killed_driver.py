@@ -9,7 +9,7 @@ from aiochronicle.spark.archive.tables import commit_tables
 
 __all__ = ["JOB", "killed", "killed_when_fresh"]
 
-JOB = sys.modules["aiochronicle.spark.jobs.archive"]  # the name is that of the function, too
+JOB = sys.modules["aiochronicle.spark.jobs.archive"]  # the package has a function of this name
 
 
 def killed(*_: object, **__: object) -> None:
@@ -18,7 +18,7 @@ def killed(*_: object, **__: object) -> None:
 
 
 def killed_when_fresh() -> Callable[..., None]:
-    """Return a commit that completes what an earlier driver left, and dies before that of this run."""
+    """Return a commit function that completes an earlier driver's commit and dies before its own."""
     calls: list[None] = []
 
     def commit(*given: Any, **named: Any) -> None:

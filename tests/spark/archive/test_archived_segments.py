@@ -1,4 +1,4 @@
-"""Segments that retention has moved to an archive are read like those that are still there."""
+"""Segments that retention has moved to an archive are read like those that are still in the queue."""
 
 import logging
 import shutil
@@ -53,7 +53,7 @@ def everything(options: ReadOptions) -> tuple[list[str], list[int]]:
 
 @pytest.fixture
 def archives(root: Path) -> Path:
-    """The archive of a queue a, the live part of which is in the root."""
+    """The archive of queue a; the live part of the queue is in the root."""
     fill(root / "a", ROWS)
     place = root.parent / "archives"
     place.mkdir()
@@ -81,7 +81,7 @@ def test_an_archive_can_be_loaded_by_itself(root: Path, archives: Path) -> None:
 
 
 def test_queues_by_day_are_no_archive(root: Path) -> None:
-    """Each of them begins with seq 0; what they have in common with an archive is their names."""
+    """Each queue begins with seq 0; only its name looks like that of an archive."""
     for day, rows in ((14, 100), (15, 150), (16, 150)):
         (root / "md/eu/equities/2026/11").mkdir(parents=True, exist_ok=True)
         fill(root / f"md/eu/equities/2026/11/{day}", rows)
@@ -109,7 +109,7 @@ def test_days_of_other_programs_are_no_archive(root: Path) -> None:
 
 
 def test_the_archive_of_another_queue_is_not_taken(root: Path, archives: Path) -> None:
-    """Neither that of an older queue of the same name, nor the only one there is."""
+    """Neither the archive of an older queue of the same name nor the only archive present is used."""
     fill(root / "b", 10)
     assert everything(options_for(root, archive=str(archives / "a"), subscribe="b"))[1] == [
         *range(10)
@@ -121,7 +121,7 @@ def test_the_archive_of_another_queue_is_not_taken(root: Path, archives: Path) -
     fill(root / "a", 10)
     with pytest.raises(NotAQueue, match="archives/a: not the archive of a, or not of it alone"):
         everything(options_for(root, archive=str(archives)))
-    # Its own segments go into another day of it.
+    # The queue's own segments go into another day of the same archive.
     fill(root / "a", ROWS, first=10**11)
     archive(root / "a", archives / "a")
     with pytest.raises(NotAQueue, match="not of it alone"):
@@ -141,7 +141,7 @@ def test_a_stream_over_an_archive_sees_what_is_moved_there(root: Path, archives:
     options = options_for(archives, startingOffsets="earliest")
     stream = StreamReader(options, frame_schema(options, {}))
     ends = [stream.latestOffset({"a": 0}, ReadAllAvailable())["a"]]
-    for first in (ROWS, 10**11):  # on the same day, and on another
+    for first in (ROWS, 10**11):  # on the same day, and on another one
         fill(root / "a", ROWS, first=first)
         archive(root / "a", archives / "a")
         end = Snapshot(options).end["a"]
@@ -188,7 +188,7 @@ def test_a_queue_that_lacks_a_segment_in_the_middle_is_read_around_it(root: Path
     fill(root / "a", 2 * ROWS)
     gone = sorted((root / "a").glob("*.q"))[1]
     with aiochronicle.open_reader(root / "a") as reader:
-        # The position is behind a message, at the end of its segment.
+        # The reader's position is after the message, in the same segment.
         seqs = [message.seq for message in reader if reader.position.segment == 1]
     gone.unlink()
     gone.with_suffix(".idx").unlink()
@@ -199,7 +199,7 @@ def test_a_queue_that_lacks_a_segment_in_the_middle_is_read_around_it(root: Path
 
 
 def test_queues_are_loaded_while_retention_removes_segments(root: Path) -> None:
-    """A load in fifty failed beside a writer that removed a segment whenever it began another."""
+    """Regression: one load in fifty failed while a writer removed a segment at each roll."""
     fill(root / "a", 1, segment_size=1 << 16)
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Tables of Delta as Delta Lake's own reader for Spark sees them, where there is one."""
+"""Delta Lake's own reader for Spark, where installed, reads our Delta tables."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""An archive can be read when the queues are gone, typed like them."""
+"""An archive can be read after its queues are gone, with the same typed columns."""
 
 import random
 import shutil
@@ -76,10 +76,10 @@ def flip(file: Path, at: int) -> None:
 def test_a_bit_that_changed_since_a_file_was_verified_is_noticed(
     spark: SparkSession, root: Path, tmp_path: Path, rng: random.Random
 ) -> None:
-    """Also where the file can still be read, as other rows than those that were written."""
+    """The change is noticed even if the file still decodes, to rows that differ from those written."""
     with aiochronicle.open_writer(root / "a") as writer:
         for _ in range(200):
-            writer.append(rng.randbytes(100))  # which cannot be compressed, so no decoder notices
+            writer.append(rng.randbytes(100))  # incompressible, so no decoder notices
     out = tmp_path / "archive"
     archive(spark, str(root), str(out))
     manifest = Manifest.load(out, "a")
@@ -98,7 +98,7 @@ def test_a_bit_that_changed_since_a_file_was_verified_is_noticed(
             use()
         assert f"{file}: has changed since it was verified: " in explain(told.value)
     assert not (tmp_path / "again" / "a").exists()
-    # An archive of before there were checksums has the digest of the messages.
+    # Archives older than file checksums have the digest of the messages only.
     older = msgspec.structs.replace(manifest.files[0], checksum=None)
     with pytest.raises(CorruptionError, match=r"has changed since it was verified.*Restore"):
         check_file(out, "a", older)

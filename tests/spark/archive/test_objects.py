@@ -1,4 +1,4 @@
-"""Archives in object storage, against an S3 server on the loopback that sometimes fails."""
+"""Archives in object storage, tested against an S3 server on loopback that sometimes fails."""
 
 import os
 import random
@@ -28,7 +28,7 @@ moto_server = pytest.importorskip("moto.server", reason="moto is not installed")
 serving = pytest.importorskip("werkzeug.serving")
 s3fs = pytest.importorskip("s3fs")
 
-# moto's, pyiceberg's and its database's own.
+# Warnings of moto, pyiceberg and its database.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::polars.exceptions.PerformanceWarning",
     "ignore::UserWarning",
@@ -42,13 +42,13 @@ Start = Callable[..., Any]
 
 
 class Faults:
-    """What goes wrong with the next requests for data."""
+    """The faults to inject into the next data requests."""
 
     def __init__(self, application: Callable[[Environment, Start], Iterable[bytes]]) -> None:
         self._application = application
-        self.unavailable = 0  # so many are answered by 503
-        self.changed = 0  # of so many uploads a bit is another one
-        self.refused = False  # every upload
+        self.unavailable = 0  # number of requests to answer with 503
+        self.changed = 0  # number of uploads in which to flip a bit
+        self.refused = False  # refuse every upload
 
     def __call__(self, environment: Environment, start: Start) -> Iterable[bytes]:
         is_data = environment["PATH_INFO"].endswith(".parquet")
@@ -63,7 +63,7 @@ class Faults:
             content = bytearray(environment["wsgi.input"].read(int(environment["CONTENT_LENGTH"])))
             content[len(content) // 2] ^= 1
             environment["wsgi.input"] = Body(bytes(content))
-            # Of a server that does not know checksums of its own.
+            # As on a server that does not support checksums.
             for name in [name for name in environment if "CHECKSUM" in name]:
                 del environment[name]
         return self._application(environment, start)
@@ -76,7 +76,7 @@ class Faults:
 
 
 class Body:
-    """The content of a request."""
+    """The body of a request."""
 
     def __init__(self, content: bytes) -> None:
         self._rest = content
@@ -89,7 +89,7 @@ class Body:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """A server with the bucket ``market``; the environment leads there."""
+    """Start a server with the bucket ``market``, point the environment at it, and yield its faults."""
     application = moto_server.DomainDispatcherApplication(moto_server.create_backend_app)
     made = Faults(application)
     server = serving.make_server("127.0.0.1", 0, made, threaded=True)
@@ -210,7 +210,7 @@ def test_an_archive_in_object_storage_is_like_any_other(
     rows = archived(spark, url, type="Trade").orderBy("seq").select("source", "price").collect()
     assert [tuple(row) for row in rows] == [("md/btc", price) for price in prices]
     digest = digest_of(root / "md" / "btc")
-    # An upload that arrives changed fails the run; the archive is as it was.
+    # A corrupted upload fails the run; the archive stays unchanged.
     record(root / "md" / "btc", rng, 10)
     before = keys()
     faults.changed = 1
@@ -229,7 +229,7 @@ class TradeOfVenue(msgspec.Struct):
 
 
 def read_table(table: TableFormat, catalog: dict[str, str] | None) -> dict[str, Any]:
-    """Return the table of trades, as several libraries read it from the bucket."""
+    """Return the table of trades, read from the bucket with several libraries."""
     if table == "delta":
         import deltalake
 

@@ -14,7 +14,7 @@ from aiochronicle.spark.jobs import archive
 
 DAY_NS = 86_400 * 10**9
 FIRST_NS = 1_700_000_000 * 10**9
-MESSAGES = 20  # a day, in a segment of their own
+MESSAGES = 20  # per day, in a segment of their own
 
 
 def append_day(path: Path, rng: random.Random, day: int) -> None:
@@ -24,7 +24,7 @@ def append_day(path: Path, rng: random.Random, day: int) -> None:
 
 
 def retain(path: Path, max_bytes: int = 1) -> int:
-    """Delete whatever may be deleted, and return the first seq that is left."""
+    """Remove everything that retention may remove; return the first seq that is left."""
     limits = Retention(max_bytes=max_bytes, wait_for="archive")
     with aiochronicle.open_writer(path, retention=limits) as writer:
         writer.retain_now()
@@ -39,7 +39,7 @@ def files_of(out: Path, name: str) -> tuple[ArchivedFile, ...]:
 
 
 def change(file: Path) -> bytes:
-    """Change one bit in the middle, and return what was there."""
+    """Flip one bit in the middle of a file; return the original content."""
     good = file.read_bytes()
     changed = bytearray(good)
     changed[len(good) // 2] ^= 1
@@ -60,7 +60,7 @@ def test_a_file_that_is_damaged_later_takes_the_position_back(
     append_day(root / "a", rng, 5)
     with pytest.raises(CorruptionError, match=f"{changed}: has changed since it was verified"):
         archive(spark, str(root), str(out))
-    # What is new is archived, and what is verified may go: of the others up to their last segment.
+    # New messages are archived. Verified ones may be removed: from b all but the last segment.
     assert len(files_of(out, "a")) == 6
     assert retain(root / "b") == 4 * MESSAGES
     assert retain(root / "a") == 2 * MESSAGES
@@ -71,7 +71,7 @@ def test_a_file_that_is_damaged_later_takes_the_position_back(
     changed.write_bytes(good)
     archive(spark, str(root), str(out))
     assert retain(root / "a") == 5 * MESSAGES
-    # What the queue does not have any more, it cannot keep.
+    # A queue cannot keep messages that it no longer has.
     changed.unlink()
     assert [done.rows for done in archive(spark, str(root), str(out))] == [0, 0]
 

@@ -1,4 +1,4 @@
-"""Archives as tables of Delta Lake and Iceberg: every row once, whenever a driver is killed."""
+"""Archives as Delta Lake and Iceberg tables: every row exactly once, whenever a driver is killed."""
 
 import random
 import shutil
@@ -24,7 +24,7 @@ FIRST_NS = 1_772_409_600_000_000_000
 
 Row = tuple[str, int, float, str | None]
 
-# pyiceberg's and its database's own.
+# Warnings of pyiceberg and its database.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::polars.exceptions.PerformanceWarning",
     "ignore::UserWarning",
@@ -46,7 +46,7 @@ class TradeOfVenue(msgspec.Struct):
 
 
 def record(root: Path, rng: random.Random, start_ns: int, kind: type[Any] = Trade) -> list[Row]:
-    """Append trades to two queues, of which one is nested."""
+    """Append trades to two queues, one of them nested."""
     rows: list[Row] = []
     for name in ("kraken", "md/btc"):
         (root / name).parent.mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ def test_a_table_has_every_row_once(
     run()
     check(table, out, rows)
 
-    # The driver dies before the table is changed, and once more after it.
+    # One driver dies before it changes the table, another one after.
     rows += record(root, rng, FIRST_NS + 10**9)
     with monkeypatch.context() as patch:
         patch.setattr(JOB, "commit_tables", killed_when_fresh())

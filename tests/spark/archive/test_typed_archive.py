@@ -1,4 +1,4 @@
-"""An archive has the fields of messages as columns, for everybody, and still has each message."""
+"""An archive has message fields as plain Parquet columns and still holds each message in full."""
 
 import random
 import shutil
@@ -48,7 +48,7 @@ class Fixed(msgspec.Struct, frozen=True):
 
 
 class Odd(msgspec.Struct, frozen=True):
-    """Whose parts columns cannot hold, or not exactly."""
+    """A type with fields that columns cannot hold, or not exactly."""
 
     choice: int | str
     pair: tuple[int, str]
@@ -82,7 +82,7 @@ def record(path: Path, rng: random.Random, encoding: Format, messages: int = 300
         for number in range(messages):
             time_ns = start_ns + number * (2 * 10**9 // messages)
             if rng.random() < 0.1:
-                # Not as our codec would write it, no message of its type, or of none.
+                # Encoded differently, invalid for the type, of an unknown type, or untyped.
                 type_id, payload = rng.choice(
                     ((1, spaced(encoding)), (1, b"\xc1{"), (99, rng.randbytes(20)), (0, b""))
                 )
@@ -92,7 +92,7 @@ def record(path: Path, rng: random.Random, encoding: Format, messages: int = 300
 
 
 def spaced(encoding: Format) -> bytes:
-    """Return a Trade as another program may have written it."""
+    """Return a Trade encoded the way another program might encode it."""
     if encoding == "json":
         return b'{ "s": "BTCUSDT", "p": 1.50, "more": [] }'
     return msgspec.msgpack.encode({"p": 1.5, "more": 1, "s": "BTCUSDT"})
@@ -156,7 +156,7 @@ def test_an_archive_has_columns_and_gives_each_message_back(
         (row.seq, row.timestamp_ns, row.type_id, bytes(row.payload)) for row in everything
     ] == messages_of(root / "md")
 
-    # More of it, which is compacted with the small files of the day, and all of it back.
+    # A second run compacts new rows with the small files of the day; then everything is replayed.
     files_before = len(list(out.rglob("*.parquet")))
     record(root / "md", rng, encoding, 100)
     assert [one.rows for one in archive(spark, str(root), str(out))] == [100]

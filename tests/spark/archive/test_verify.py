@@ -1,4 +1,4 @@
-"""A file that differs in anything from what was to be written is noticed."""
+"""Verification notices any difference between a file and the rows that were to be written."""
 
 import os
 import random
@@ -18,7 +18,7 @@ FIRST_NS = 1_700_000_000_000_000_000
 
 @pytest.fixture
 def batches(tmp_path: Path, rng: random.Random) -> list[pa.RecordBatch]:
-    """Return rows of a queue, some with a cause, key or headers, some without a payload, in odd slices."""
+    """Return rows of a queue in uneven batches; some have a cause, key or headers, some no payload."""
     with aiochronicle.open_writer(tmp_path / "queue") as writer:
         for number in range(100):
             writer.append(
@@ -66,7 +66,7 @@ def test_verify_refuses_rows_out_of_order_even_if_they_were_written_so(
 def test_verify_notices_rows_that_changed_places(
     batches: list[pa.RecordBatch], tmp_path: Path, column: str
 ) -> None:
-    """In one column only, so that each has to be looked at by itself."""
+    """Only one column changes, so verification has to check each column."""
     last = batches[-1]
     number = last.schema.names.index(column)
     values = last.column(column)
@@ -117,7 +117,7 @@ def empty(file: Path) -> None:
 
 
 def zero(file: Path) -> None:
-    """Overwrite what is in the middle, and leave the end, which tells where everything is."""
+    """Overwrite the middle of the file and keep the footer."""
     with file.open("r+b") as opened:
         opened.seek(8)
         opened.write(bytes(200))

@@ -1,4 +1,4 @@
-"""The archive holds what the queues hold, once, and says so only when it is true."""
+"""The archive holds each message of the queues once, and commits only what it has verified."""
 
 import random
 import shutil
@@ -31,7 +31,7 @@ Row = tuple[str, int, int, int, bytes]
 
 
 def append(path: Path, rng: random.Random, count: int, start_ns: int = MIDNIGHT_NS - 10**9) -> None:
-    """Append messages of the two seconds around midnight, or a given one."""
+    """Append messages with random times in the two seconds around midnight, or with a given time."""
     with aiochronicle.open_writer(path, segment_size=1 << 20) as writer:
         for number in range(count):
             time_ns = start_ns + number * (2 * 10**9 // count)
@@ -92,7 +92,7 @@ def test_archive_is_complete_incremental_and_compact(
     append(root / "binance", rng, 50, MIDNIGHT_NS + 5 * 10**9)
     assert [done.rows for done in archive(spark, str(root), str(out))] == [50, 0]
     assert rows_of_archive(spark, out) == rows_of_queues(root)
-    # The day's small last file was rewritten together with what is new.
+    # The day's small last file was rewritten together with the new rows.
     assert files_of(out).count("type=raw/date=2026-03-02/source=kraken") == 1
     manifest = Manifest.load(out, "binance")
     assert manifest is not None
@@ -136,7 +136,7 @@ def test_archive_cleans_up_after_a_run_that_died(
 def test_archive_does_not_believe_what_it_did_not_verify(
     spark: SparkSession, root: Path, tmp_path: Path, rng: random.Random
 ) -> None:
-    """A damaged file is found when it is compacted; nothing is lost, and nothing claimed."""
+    """Compaction finds a damaged file; nothing is lost, and nothing is reported as archived."""
     out = tmp_path / "archive"
     append(root / "a", rng, 10, MIDNIGHT_NS)
     archive(spark, str(root), str(out))
@@ -209,7 +209,7 @@ def test_archive_goes_on_with_other_queues_when_some_cannot_be_read(
 def test_archive_notices_that_the_queue_has_lost_its_end(
     spark: SparkSession, root: Path, tmp_path: Path, rng: random.Random
 ) -> None:
-    """As after a power cut; where the seqs are given again, both archive and queue have them."""
+    """A power cut may cut a queue; archive and queue then have different messages with the same seqs."""
     out, saved = tmp_path / "archive", tmp_path / "saved"
     append(root / "a", rng, 50, MIDNIGHT_NS)
     append(root / "b", rng, 10, MIDNIGHT_NS)
@@ -229,7 +229,7 @@ def test_archive_notices_that_the_queue_has_lost_its_end(
         assert Manifest.load(out, "a") == before
         with pytest.raises(PositionLost, match=trouble):
             archive_plan(str(root / "a"), str(out))
-    # Nobody else has to wait for a decision about it.
+    # Other queues are archived meanwhile.
     (other,) = archive(spark, str(root / "b"), str(out))
     assert (other.rows, other.next_seq) == (0, 20)
     shutil.rmtree(root / "b")
@@ -259,7 +259,7 @@ def test_archive_goes_on_behind_a_loss_if_that_is_allowed(
     out = tmp_path / "archive"
     append(root / "a", rng, 10, MIDNIGHT_NS)
     append(root / "b", rng, 10, MIDNIGHT_NS)
-    archive(spark, str(root), str(out), reader=None)  # which would keep them for a while
+    archive(spark, str(root), str(out), reader=None)  # a reader would keep the messages
     with aiochronicle.open_writer(root / "a", roll=Roll(messages=5)) as writer:
         for number in range(20):
             writer.append(b"lost", timestamp_ns=MIDNIGHT_NS + 5 * 10**9 + number)

@@ -1,4 +1,4 @@
-"""Each trade has the quote that a plain search over all quotes finds."""
+"""The as-of join gives each trade the quote that a plain search over all quotes finds."""
 
 import random
 import sys
@@ -19,7 +19,7 @@ from spark.venues import Trade as VenueTrade
 
 
 def in_force(trade: Recorded, symbol: str, quotes: list[tuple[Recorded, Quote]]) -> Recorded | None:
-    """Return the last quote of the symbol before the trade."""
+    """Return the last quote of the same symbol before the trade."""
 
     def order(message: Recorded, side: int) -> tuple[int, int, int, str]:
         return (message.timestamp_ns, message.seq, side, message.source)
@@ -35,7 +35,7 @@ def in_force(trade: Recorded, symbol: str, quotes: list[tuple[Recorded, Quote]])
 def test_every_trade_has_the_quote_in_force(
     spark: SparkSession, root: Path, rng: random.Random
 ) -> None:
-    """Times are equal so often that the order of seqs, and of trades and quotes, matters."""
+    """Many times are equal, so the order of seqs and of trades and quotes matters."""
     messages = record(root / "a", rng, 400, step_ns_max=3) + record(
         root / "b", rng, 300, step_ns_max=3
     )
@@ -64,11 +64,11 @@ def test_every_trade_has_the_quote_in_force(
 def test_a_task_carries_quotes_from_one_range_of_time_to_the_next(
     spark: SparkSession, root: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many ranges of time for each of a few tasks, with the quotes of a market as of another one."""
+    """A few tasks each process many time ranges; the quotes come from another market."""
     monkeypatch.setattr(sys.modules[asof.__module__], "ROWS_PER_SLICE", 64)
     (root / "cm").mkdir()
     messages = record(root / "cm/btc", rng, 700, quotes=0.1) + record(root / "btc", rng, 500)
-    messages = [  # the names of nested queues are their paths
+    messages = [  # nested queues are named by their paths
         msgspec.structs.replace(one, source=name)
         for name, some in (("cm/btc", messages[:700]), ("btc", messages[700:]))
         for one in some
@@ -97,7 +97,7 @@ def test_a_task_carries_quotes_from_one_range_of_time_to_the_next(
 def test_by_default_a_quote_is_of_the_trade_s_own_venue(
     spark: SparkSession, root: Path, by: str | None, slices: int
 ) -> None:
-    """One busy symbol on three venues, in many ranges of time, in which there may be no quote."""
+    """One busy symbol on three venues in many time ranges, some of them without a quote."""
     received = record_venues(root, 6, 200)
     options: dict[str, Any] = {} if by is None else {"by": by}
     frame = asof(

@@ -1,4 +1,4 @@
-"""The audit has the digest of a strict fan-in, and its stream the fan-in's order."""
+"""The audit has the digest of a strict fan-in; its stream has the fan-in's order."""
 
 import random
 from pathlib import Path
@@ -20,7 +20,7 @@ NAMES = ("binance", "coinbase", "kraken")
 
 
 def record_venues(root: Path, rng: random.Random) -> None:
-    """Queues of different lengths with many equal times, among and within them."""
+    """Write queues of different lengths with many equal times, within and across queues."""
     for name, messages in zip(NAMES, (900, 40, 3000), strict=True):
         time_ns = FIRST_NS
         with aiochronicle.open_writer(root / name, segment_size=1 << 20) as writer:
@@ -69,7 +69,7 @@ def test_audit_of_a_part_of_the_time(spark: SparkSession, root: Path, rng: rando
 
 
 def test_audit_ends_with_the_last_time_there_is(spark: SparkSession, root: Path) -> None:
-    """Our writers refuse it, other programs may use it for a time that is not known."""
+    """Our writers refuse this time; other programs may use it for "unknown"."""
     for name in NAMES:
         with fmt.ForeignWriter(root / name, 1 << 16) as writer:
             for time_ns in (FIRST_NS, 2**63 - 1, 2**63 - 1):
@@ -104,7 +104,7 @@ def test_audit_says_what_is_wrong(
 def test_nested_queues_have_the_digest_of_a_strict_fan_in(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
-    """The names are the same: paths below the root."""
+    """Audit and fan-in name queues alike: by their path below the root."""
     venues.record_venues(root, 9, 200)
     found = audit(spark, str(root))
     assert found.sources == venues.MARKETS

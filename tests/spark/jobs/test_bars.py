@@ -1,4 +1,4 @@
-"""Bars are those that a plain loop over the trades makes, to the last bit."""
+"""Bars equal those of a plain loop over the trades, to the last bit."""
 
 import itertools
 import math
@@ -23,13 +23,13 @@ from aiochronicle.spark.jobs import bars
 from aiochronicle.spark.jobs.bars import CHUNK_ROWS, exact_sums
 from spark.market import Recorded, Trade, record, trades_of
 
-bars_module = sys.modules[bars.__module__]  # the package has the function under this name
+bars_module = sys.modules[bars.__module__]  # in the package, this name is the function
 
 COLUMNS = ("source", "bar", "start_ns", "open", "high", "low", "close", "volume", "vwap", "trades")
 
 
 class Expected:
-    """A bar as it grows, trade by trade."""
+    """A bar that is built trade by trade."""
 
     def __init__(self) -> None:
         self.trades: list[tuple[Recorded, Trade]] = []
@@ -99,7 +99,7 @@ def test_bars_of_more_trades_than_one_task_merges(
 def test_bars_go_on_from_batch_to_batch(
     spark: SparkSession, root: Path, messages: list[Recorded]
 ) -> None:
-    """A bar is made of partial ones that Spark hands over in batches, however small those are."""
+    """A bar is assembled from partial bars, however small the batches are in which Spark passes them."""
     before = spark.conf.get(HANDED_OVER) or ""
     expected = expected_bars(messages, lambda m, _: m.timestamp_ns // (60 * 10**9), 60 * 10**9)
     try:
@@ -196,7 +196,7 @@ def test_bars_say_which_message_is_not_a_trade(
 
 
 def test_sums_in_parts_are_those_of_all(rng: random.Random) -> None:
-    """However stretches are cut, the sum of their parts is what fsum makes of all values."""
+    """The sum of the parts equals fsum over all values, however the values are split."""
     makers: list[Callable[[], float]] = [
         lambda: rng.randrange(10**6) / 100 * (rng.randrange(500) / 10),
         lambda: rng.uniform(-1, 1) * 10 ** rng.randrange(-8, 8),
@@ -221,7 +221,7 @@ def test_sums_in_parts_are_those_of_all(rng: random.Random) -> None:
 def test_sums_of_a_whole_chunk_are_exact_however_far_apart_its_values_are(
     rng: random.Random, stretch: int, exponent: int
 ) -> None:
-    """The large ones of a stretch take each other away, so that every bit of the small ones counts."""
+    """Large values cancel out, so every bit of the small values counts."""
     values: list[float] = []
     while len(values) < CHUNK_ROWS:
         large = [rng.random() * 10**exponent for _ in range(stretch // 4)]
@@ -238,7 +238,7 @@ def test_sums_of_a_whole_chunk_are_exact_however_far_apart_its_values_are(
 def test_bars_with_large_variable_types(
     spark: SparkSession, root: Path, messages: list[Recorded]
 ) -> None:
-    """A setting of Spark's, by which texts come with offsets of 64 bits."""
+    """With this Spark setting, strings arrive with 64-bit offsets."""
     spark.conf.set(LARGE_TYPES, True)
     try:
         frame = bars(spark, str(root), every="1s", options=CUT)

@@ -1,4 +1,4 @@
-"""Jobs as processes of their own: Ctrl-C, and spark-submit."""
+"""Jobs in separate processes: Ctrl-C and spark-submit."""
 
 import json
 import os
@@ -17,7 +17,7 @@ WAIT_S = 200.0
 
 def test_interrupted_it_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     out, long = tmp_path / "stream", tmp_path / "long"
-    with open_writer(long) as writer:  # the audit is not done before the interrupt
+    with open_writer(long) as writer:  # long enough for the interrupt to come first
         for _ in range(20):
             writer.append_many([b"x"] * 50_000)
     terminal = Terminal(80, ["spark", "audit", long, "--out", out, "--ui"])
@@ -57,7 +57,7 @@ def test_it_runs_under_spark_submit(queue: Path, tmp_path: Path) -> None:
         env={**os.environ, "JAVA_HOME": str(ensure_java()), "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr
-    # spark-submit prints the standard error of a program on its own standard output.
+    # spark-submit prints a program's standard error to standard output.
     printed = done.stdout.splitlines()
     assert printed[0] == "127.0.0.1", "nothing listens to the outside where Spark is local"
     assert json.loads(printed[-1])["messages"] == 1

@@ -1,4 +1,4 @@
-"""``aioc spark``, by its other name ``python -m aiochronicle.spark``: dry runs, results, errors."""
+"""``aioc spark``, also ``python -m aiochronicle.spark``: dry runs, results, errors."""
 
 import json
 import random
@@ -127,7 +127,7 @@ def test_commands_do_what_they_say(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In the session of the tests, which they use and leave alone."""
+    """The commands run in the tests' session and do not stop it."""
     record(root / "binance", rng, 400)
     mixed = tmp_path / "mixed"
     mixed.mkdir()
@@ -183,7 +183,7 @@ def test_many_rows_are_written_by_many_tasks_in_order(
     monkeypatch.setattr(sys.modules["aiochronicle.spark.jobs.asof"], "ROWS_PER_TASK", 100)
     messages = record(root / "binance", rng, 600) + record(root / "kraken", rng, 300)
     trades = sorted((m.timestamp_ns, m.source, m.seq) for m, _ in trades_of(messages))
-    small = "spark.sql.adaptive.coalescePartitions.enabled"  # as if there were too many for a task
+    small = "spark.sql.adaptive.coalescePartitions.enabled"  # simulate too many rows for one task
     spark.conf.set(small, "false")
     try:
         assert main(["asof", str(root), "--out", str(tmp_path / "out")]) == 0
@@ -197,7 +197,7 @@ def test_many_rows_are_written_by_many_tasks_in_order(
 
 
 def test_full_disk_under_the_archive(root: Path, rng: random.Random, tmp_path: Path) -> None:
-    """In a mount namespace of its own, so that a small file system can be the archive's."""
+    """The archive is on a small file system in a separate mount namespace."""
     with aiochronicle.open_writer(root / "a", segment_size=4 << 20) as writer:
         for _ in range(3000):
             writer.append(rng.randbytes(1000))

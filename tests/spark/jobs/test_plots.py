@@ -1,4 +1,4 @@
-"""Pictures of few, of many and of no rows; a warning of matplotlib's is an error here."""
+"""Plots of few, many and no rows; a matplotlib warning fails the test."""
 
 import struct
 from datetime import date, timedelta
@@ -21,7 +21,7 @@ from aiochronicle.spark.jobs.plots import (
 
 
 def size_of(picture: Path) -> tuple[int, int]:
-    """Return width and height of a PNG, from its header."""
+    """Return the width and height from the header of a PNG."""
     head = picture.read_bytes()[:24]
     assert head.startswith(b"\x89PNG")
     width, height = struct.unpack(">II", head[16:])

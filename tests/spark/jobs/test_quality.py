@@ -1,4 +1,4 @@
-"""Quality is counted as a plain loop over the messages counts it."""
+"""The quality job counts what a plain loop over the messages counts."""
 
 import math
 import random
@@ -28,11 +28,11 @@ class Tick(msgspec.Struct, frozen=True):
     venue_ns: int
 
 
-Sent = tuple[int, Tick]  # when it was recorded, and what
+Sent = tuple[int, Tick]  # time of recording, message
 
 
 def feed(rng: random.Random, messages: int) -> list[Sent]:
-    """A feed that leaves numbers out, repeats and delays messages, over two days."""
+    """Return a two-day feed that skips numbers and repeats and delays messages."""
     numbers: dict[str, int] = defaultdict(int)
     sent: list[Sent] = []
     now_ns = MIDNIGHT_NS - messages * 10**6 // 2
@@ -47,7 +47,7 @@ def feed(rng: random.Random, messages: int) -> list[Sent]:
 
 
 def expected_day(sent: list[Sent], day: str) -> dict[str, int]:
-    """Count one day of a feed, all of which is needed to know what came before."""
+    """Return the expected counts for one day; they depend on earlier days too."""
     newest_ns, last_ns = 0, None
     counts: dict[str, int] = dict.fromkeys(("messages", "out_of_order", "late", "silence_ns"), 0)
     for time_ns, tick in sent:
@@ -63,7 +63,7 @@ def expected_day(sent: list[Sent], day: str) -> dict[str, int]:
 
 
 def delays_of(sent: list[Sent], day: str) -> list[int]:
-    """Return the delays of one day, in order of their size."""
+    """Return the delays of one day, sorted."""
     return sorted(
         time_ns - tick.venue_ns
         for time_ns, tick in sent
@@ -72,7 +72,7 @@ def delays_of(sent: list[Sent], day: str) -> list[int]:
 
 
 def assert_delays(row: Row, delays: list[int], first: int) -> None:
-    """Percentiles may be too high, by 3 % of the delay or of its distance to the first one."""
+    """Check the delays; a percentile may be too high by 3 % of it or of its distance to the first."""
     assert (row.delay_min_ns, row.delay_max_ns) == (delays[0], delays[-1])
     for name, percent in PERCENTILES.items():
         exact = delays[math.ceil(len(delays) * percent / 100) - 1]
@@ -81,7 +81,7 @@ def assert_delays(row: Row, delays: list[int], first: int) -> None:
 
 
 def missing_numbers(sent: list[Sent]) -> tuple[int, int]:
-    """Return how many numbers are missing, and how many messages are one too many."""
+    """Return how many numbers are missing, and how many messages are repeats."""
     seen: dict[str, list[int]] = defaultdict(list)
     for _, tick in sent:
         seen[tick.symbol].append(tick.number)
@@ -149,7 +149,7 @@ def test_delays_of_a_venue_whose_clock_is_ahead(
 def test_a_venue_s_time_in_another_unit_is_refused(
     spark: SparkSession, root: Path, rng: random.Random, unit: int
 ) -> None:
-    """Venues send milliseconds: the delays were half a century."""
+    """Some venues send milliseconds; read as nanoseconds, delays were half a century."""
     with aiochronicle.open_writer(root / "a", codec=Tick, segment_size=1 << 20) as writer:
         for time_ns, tick in feed(rng, 20):
             sent = msgspec.structs.replace(tick, venue_ns=tick.venue_ns // unit)
@@ -190,7 +190,7 @@ class Other(msgspec.Struct, frozen=True):
 def test_seqs_that_messages_of_other_types_have_are_not_missing(
     spark: SparkSession, root: Path
 ) -> None:
-    """Missing are those that no message has, on whatever day it would have been."""
+    """A seq is missing only if no message of any type has it."""
     day_ns = 86_400 * 10**9
     with aiochronicle.open_writer(root / "a", codec=[Tick, Other], segment_size=1 << 20) as writer:
         for number in range(100):

@@ -1,4 +1,4 @@
-"""What was archived comes back as it was."""
+"""A replay restores exactly the archived messages."""
 
 import random
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_an_archive_comes_back_as_the_same_queues(
         expected = [(m.timestamp_ns, m.content) for m in written if m.source == name]
         assert [time_ns for time_ns, _ in found] == [time_ns for time_ns, _ in expected]
         assert [str(content) for _, content in found] == [str(content) for _, content in expected]
-    # Once more would be older than what is there.
+    # A second replay would append older timestamps.
     with pytest.raises(TimestampOrder, match="never decrease: replay into a new directory"):
         replay(spark, str(tmp_path / "archive"), str(again), queues=["kraken"])
     with pytest.raises(TimestampOrder, match="again/kraken: the archive begins at"):
@@ -48,7 +48,7 @@ def test_relative_paths_are_those_of_the_caller(
     monkeypatch: pytest.MonkeyPatch,
     queue: str | None,
 ) -> None:
-    """Who may have gone elsewhere since the session was started."""
+    """The caller may have changed directory after the session started."""
     fill(root / "a", 100)
     monkeypatch.chdir(tmp_path)
     archive(spark, "bus", "archive")

@@ -1,4 +1,4 @@
-"""Results as a terminal and a notebook show them."""
+"""How a terminal and a notebook show results."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A driver on a cluster: runs jobs there, and finds out who has read what, with which code.
+"""A driver that runs jobs on a cluster and reports which worker read what, with which code.
 
 Arguments: master, archive with the package, root of the queues, directory for results. The last line
 of standard output is JSON.
@@ -34,7 +34,7 @@ def main(master: str, package: str, root: str, out: str) -> None:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
-            # Both workers, before the first task goes to either.
+            # Wait for both workers before the first task starts.
             "spark.cores.max": "2",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",

@@ -1,4 +1,4 @@
-"""Reads, follows and writes queues over Spark Connect, and runs a pipeline; run by test_connect.py."""
+"""Read, follow and write queues over Spark Connect, and run a pipeline; run by test_connect.py."""
 
 import os
 import subprocess
@@ -34,19 +34,19 @@ def per_queue():
 
 
 def run_pipeline(root: str, home: Path) -> None:
-    """Run one as ``spark-pipelines run`` does, on the server that is running."""
+    """Run a pipeline on the running server as ``spark-pipelines run`` does."""
     (home / "transformations").mkdir(parents=True)
     (home / "transformations" / "ticks.py").write_text(DEFINITIONS.format(root=root))
     (home / "spark-pipeline.yml").write_text(SPEC.format(home=home))
     environment = {**os.environ, "SPARK_REMOTE": "sc://localhost"}
-    del environment["SPARK_LOCAL_REMOTE"]  # or it would start, and stop, one of its own
+    del environment["SPARK_LOCAL_REMOTE"]  # else it would start and stop its own server
     command = [sys.executable, "-m", "pyspark.pipelines.cli", "run"]
     subprocess.run(command, cwd=home, env=environment, check=True)
 
 
 def main(root: str) -> None:
     builder = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2")
-    # As session() has it, or each step of planning, and each stream, would compile PySpark once more.
+    # As in session(); otherwise each planning step and each stream compiles PySpark again.
     with chosen_interpreter(is_local=True):
         spark = builder.config("spark.python.daemon.module", DAEMON).getOrCreate()
     try:

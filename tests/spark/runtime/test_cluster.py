@@ -28,7 +28,7 @@ DEPLOY = "org.apache.spark.deploy"
 
 @contextmanager
 def daemon(log: Path, kind: str, *arguments: str) -> Generator[None]:
-    """A process of the cluster, from when it is at work until it has ended."""
+    """Run a process of the cluster: yield once it is ready, end it afterwards."""
     home = Path(pyspark.__file__).parent
     environment = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""Spark Connect, and Declarative Pipelines over it: the same code with another session."""
+"""Spark Connect and Declarative Pipelines: the same code works with another session."""
 
 import os
 import subprocess

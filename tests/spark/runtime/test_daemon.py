@@ -1,4 +1,4 @@
-"""What a session gives its Java and its workers before they start."""
+"""The settings that a session passes to Java and the workers before they start."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ def test_tasks_keep_their_memory_and_have_what_they_need(spark: SparkSession) ->
                 held = [np.ones(ARRAY_BYTES, np.uint8) for _ in range(ARRAYS)]
                 del held
                 faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-            # The first round has to get them from somewhere.
+            # The first round has to fault its pages in.
             again = faults[-1] - faults[0]
             yield pa.record_batch({"faults": [again], "is_loaded": ["pandas" in sys.modules]})
 
@@ -45,7 +45,7 @@ def test_planning_starts_with_what_it_needs_and_the_collector_is_spared_that(
     spark: SparkSession,
 ) -> None:
     class Planned(DataSource):
-        """Tells in its schema where it was planned."""
+        """A source whose schema says in which process it was planned."""
 
         @classmethod
         def name(cls) -> str:
@@ -74,7 +74,7 @@ def test_a_worker_whose_spark_is_gone_ends_in_silence() -> None:
         "import socket; from aiochronicle.spark.runtime import daemon; ours, sparks = socket.socketpair();"
         "sparks.close(); print(daemon.quiet_worker(ours, True))"
     )
-    # As Spark starts it.
+    # Started the way Spark starts it.
     done = subprocess.run(
         [sys.executable, "-c", code, "pyspark.sql.worker.create_data_source"],
         env={**os.environ, "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"},

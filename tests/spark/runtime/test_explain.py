@@ -1,4 +1,4 @@
-"""Of an error of Spark's the line that matters."""
+"""The relevant line is extracted from a Spark error."""
 
 import importlib
 from collections.abc import Iterator

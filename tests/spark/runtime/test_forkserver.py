@@ -1,4 +1,4 @@
-"""How the Python halves of streams are started."""
+"""The fork server that starts the Python halves of streams."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ from aiochronicle.spark.runtime import forkclient
 
 SERVER = "from aiochronicle.spark.runtime import forkserver; forkserver.start()"
 
-# Says each time that it forks, first of all itself.
+# A server that reports every fork, its own first.
 COUNTED = """
 import os
 fork = os.fork
@@ -37,7 +37,7 @@ forkserver.start()
 
 
 def server_pid(jvm_pid: int) -> int | None:
-    """Return who serves the streams of a JVM."""
+    """Return the pid of the server for a JVM's streams, or None."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(forkclient.address(jvm_pid))
@@ -49,7 +49,7 @@ def server_pid(jvm_pid: int) -> int | None:
 
 @pytest.fixture
 def jvm(tmp_path: Path) -> Iterator[socket.socket]:
-    """Where the halves of streams report to, as to Spark; this process is the JVM."""
+    """A socket to which stream halves report as they do to Spark; this process stands in for the JVM."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "jvm"))
         listener.listen()
@@ -69,13 +69,13 @@ def server(jvm: socket.socket) -> Iterator[int]:
 
 
 def test_there_is_no_server_for_a_jvm_that_has_ended_meanwhile() -> None:
-    """Its end of the pipe is closed then, and the parent is somebody who may live forever."""
+    """The JVM's end of the pipe is then closed, and the server's new parent may live forever."""
     subprocess.run([sys.executable, "-c", SERVER], check=True, input=b"")
     assert server_pid(os.getpid()) is None
 
 
 def start_client(jvm: socket.socket, **variables: str) -> "subprocess.Popen[str]":
-    """Start the half of a stream, as the script in place of the interpreter does."""
+    """Start the half of a stream the way the script in place of the interpreter does."""
     path = jvm.getsockname()
     return subprocess.Popen(
         [sys.executable, "-I", "-S", forkclient.__file__],
@@ -87,7 +87,7 @@ def start_client(jvm: socket.socket, **variables: str) -> "subprocess.Popen[str]
 
 
 def ask(client: socket.socket, jvm: socket.socket, errors: int) -> None:
-    """Ask the server for a half, as a client does."""
+    """Ask the server for a stream half as a client does."""
     environment = {**os.environ, "PYTHON_WORKER_FACTORY_SOCK_PATH": jvm.getsockname()}
     variables = "\0".join(f"{name}={value}" for name, value in environment.items()).encode()
     with Path(os.devnull).open("r+b") as nothing:
@@ -98,7 +98,7 @@ def ask(client: socket.socket, jvm: socket.socket, errors: int) -> None:
 
 @contextlib.contextmanager
 def another_user() -> Iterator[None]:
-    """Connect and listen as somebody else meanwhile."""
+    """Switch to another user's effective id for the duration of the block."""
     os.seteuid(65534)
     try:
         yield
@@ -107,7 +107,7 @@ def another_user() -> Iterator[None]:
 
 
 def reporting_pid(jvm: socket.socket) -> tuple[int, socket.socket]:
-    """Wait for a half to say who it is."""
+    """Wait for a half to report; return its pid and the connection."""
     half, _ = jvm.accept()
     return int.from_bytes(half.recv(4), "big"), half
 
@@ -133,7 +133,7 @@ def test_a_half_that_fails_ends_with_its_status(jvm: socket.socket, server: int)
     with start_client(jvm) as client:
         pid, half = reporting_pid(jvm)
         assert parent_of(pid) == server
-        half.sendall(struct.pack(">i3s", 3, b"0.0"))  # Spark's Python, which is another
+        half.sendall(struct.pack(">i3s", 3, b"0.0"))  # a Python version that does not match
         client.communicate(timeout=30)
         assert b"PYTHON_VERSION_MISMATCH" in half.recv(100_000)
         half.close()
@@ -152,7 +152,7 @@ def test_a_half_whose_client_was_ended_says_nothing(jvm: socket.socket, begun: b
     os.close(errors)
     if begun:
         _, half = reporting_pid(jvm)
-        half.sendall(struct.pack(">i3s", 3, b"0.0"))  # so that it fails
+        half.sendall(struct.pack(">i3s", 3, b"0.0"))  # a mismatch, so that it fails
         half.close()
     with os.fdopen(said, "rb") as stream:
         assert stream.read() == b""
@@ -213,7 +213,7 @@ def test_there_is_one_server_and_it_ends_with_the_jvm() -> None:
 
 @pytest.fixture
 def forks(jvm: socket.socket) -> Iterator[int]:
-    """What a server says for each fork."""
+    """Start a counting server; yield the descriptor on which it reports each fork."""
     reading, said = os.pipe()
     subprocess.run([sys.executable, "-c", COUNTED.format(said=said)], check=True, pass_fds=[said])
     os.close(said)
@@ -236,7 +236,7 @@ def count_forks(reading: int) -> int:
 
 
 def is_refused(client: socket.socket) -> bool:
-    """Wait for the end of a connection; tell whether nothing was said."""
+    """Wait for the end of a connection; return whether it ended without any data."""
     client.settimeout(30)
     try:
         return client.recv(1) == b""
@@ -270,7 +270,7 @@ def test_clients_that_say_nothing_cost_no_process_and_are_few(
             honest.communicate(timeout=30)
         assert pid != honest.pid
         assert count_forks(forks) == 1
-        assert is_refused(silent[0])  # the first ones have to go
+        assert is_refused(silent[0])  # the oldest clients are dropped
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
@@ -280,7 +280,7 @@ def test_others_are_not_served(jvm: socket.socket) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         with another_user():
             client.connect(address)
-        with contextlib.suppress(BrokenPipeError):  # it need not have listened so long
+        with contextlib.suppress(BrokenPipeError):  # the server may have closed it already
             ask(client, jvm, 2)
         assert is_refused(client)
 
@@ -316,7 +316,7 @@ def test_sparks_streams_are_forked(spark: SparkSession, tmp_path: Path) -> None:
             yield from ()
 
     class Telling(DataSource):
-        """A stream that tells in its offsets who it is."""
+        """A stream whose offsets contain its pid."""
 
         @classmethod
         def name(cls) -> str:

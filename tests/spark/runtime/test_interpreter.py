@@ -1,4 +1,4 @@
-"""Which Python Spark starts, and what it imports."""
+"""The Python interpreter that Spark starts, and what it imports."""
 
 import os
 import subprocess
@@ -26,14 +26,14 @@ ARCHIVE = INSTALLED / "python" / "lib" / "pyspark.zip"
 
 @pytest.fixture(autouse=True)
 def nothing_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has started no Spark yet."""
-    monkeypatch.setenv(VARIABLE, "")  # so that it is undone, also where it was not set
+    """The state of a process that has not started Spark yet."""
+    monkeypatch.setenv(VARIABLE, "")  # so that it is restored even if unset
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user's cache"))
 
 
 def asked(code: str, python_path: str) -> list[str]:
-    """Run code with the chosen interpreter, and return the lines it prints."""
+    """Run code with the chosen interpreter; return the printed lines."""
     done = subprocess.run(
         [os.environ[VARIABLE], "-c", code],
         env={**os.environ, "PYTHONPATH": python_path},
@@ -96,7 +96,7 @@ print(faults() - before)
 """
     with chosen_interpreter(is_local=True):
         (count,) = asked(code, "")
-    assert int(count) < 6144  # which is how many pages the arrays of one round have
+    assert int(count) < 6144  # the number of pages in the arrays of one round
 
 
 def test_other_machines_get_the_name_of_the_interpreter() -> None:

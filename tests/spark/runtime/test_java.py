@@ -1,4 +1,4 @@
-"""Finding a Java that Spark can use, or bringing one along."""
+"""Finding an installed Java that Spark can use, or using a packaged one."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from aiochronicle.spark.runtime import java
 
 
 def fake_java(directory: Path, version: str) -> Path:
-    """Make a Java home that answers only when it is asked for its version."""
+    """Make a Java home whose java only reports its version."""
     binary = directory / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -24,7 +24,7 @@ def fake_java(directory: Path, version: str) -> Path:
 @pytest.fixture(autouse=True)
 def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without Java."""
-    monkeypatch.setenv("JAVA_HOME", "")  # so that it is undone, also where it was not set
+    monkeypatch.setenv("JAVA_HOME", "")  # so that it is restored even if unset
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

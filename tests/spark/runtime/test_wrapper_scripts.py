@@ -1,4 +1,4 @@
-"""Scripts in place of programs: run only if nobody else could have written them."""
+"""Wrapper scripts are run only if no other user could have written them."""
 
 import os
 import shutil
@@ -23,11 +23,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become oth
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache that others can reach."""
+    """A cache directory that other users can reach."""
     base = Path(tempfile.mkdtemp())
     base.chmod(0o1777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))
-    monkeypatch.setattr(tempfile, "tempdir", str(base))  # forked children do not clean up
+    monkeypatch.setattr(tempfile, "tempdir", str(base))  # forked children leave files behind
     yield base / "cache"
     shutil.rmtree(base)
 
@@ -60,7 +60,7 @@ def put(path: Path, script: str, mode: int = 0o777) -> None:
 @as_root
 @pytest.mark.parametrize("script", [SCRIPT, FALSE])
 def test_a_script_of_a_stranger_is_not_run(cache: Path, script: str) -> None:
-    """Also if it says the right thing: it may say another one by the time that it is run."""
+    """Even a script with the right content is refused: its owner could change it before it is run."""
     theirs = cache / "aiochronicle" / "java" / "bin" / "java"
     run_as(STRANGER, lambda: put(theirs, script))
     made = run_as(VICTIM, stand_in_and_run)
@@ -74,7 +74,7 @@ def test_a_script_of_a_stranger_is_not_run(cache: Path, script: str) -> None:
 @as_root
 @pytest.mark.parametrize("script", [SCRIPT, FALSE])
 def test_a_script_that_others_can_change_is_replaced(cache: Path, script: str) -> None:
-    """As one in a directory that was made with a wide umask."""
+    """Such a script may be in a directory that was created with a permissive umask."""
     path = cache / "aiochronicle" / "java" / "bin" / "java"
 
     def make() -> None:

@@ -1,6 +1,7 @@
-"""Publishes staged rows and dies at a given step: a write of the journal, an append, a flush …
+"""Publish staged rows and die at a given step: a journal write, an append, a flush …
 
-For each line of standard input a process that does so; its status is printed. Started by test_publish.py.
+For each line of standard input, a new process does so; its exit status is printed. Started by
+test_publish.py.
 """
 
 import os
@@ -59,7 +60,7 @@ def carry_out(order: Order) -> None:
 
 def main() -> None:
     for line in sys.stdin:
-        child = os.fork()  # nothing of the engine is in use here yet
+        child = os.fork()  # the engine is not in use yet, so a fork is safe
         if child == 0:
             carry_out(msgspec.json.decode(line, type=Order))
             os._exit(0)

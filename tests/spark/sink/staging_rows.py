@@ -1,4 +1,4 @@
-"""Rows, staged and written as the tasks and the driver of a sink do."""
+"""Stage and write rows as the tasks and the driver of a sink do."""
 
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def sink(root: Path, **options: str) -> BatchSink:
 
 
 def leftovers(root: Path) -> list[str]:
-    """What is left in the directories of sinks but journals of writers that have a name."""
+    """Return what is left in the sinks' directories, except the journals of named writers."""
     found = [path for name in (".sink", ".staging") for path in (root / name).rglob("*")]
     return sorted(path.name for path in found if path.suffix not in (".json", ".lock"))
 
@@ -70,7 +70,7 @@ def leftovers(root: Path) -> list[str]:
 def die_half_way(
     root: Path, runs: list[Run], writer: str, monkeypatch: pytest.MonkeyPatch, late: str = "fail"
 ) -> None:
-    """Append some of a batch, and fail as if the process had ended there."""
+    """Append a part of a batch, then fail as if the process had died."""
     appended: list[int] = []
 
     def append_once(to: aiochronicle.Writer, batch: pa.RecordBatch) -> None:

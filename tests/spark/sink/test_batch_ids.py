@@ -1,4 +1,4 @@
-"""What is known of the batches of a writer."""
+"""The record of which batches a writer has written."""
 
 import random
 

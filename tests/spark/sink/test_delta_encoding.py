@@ -1,4 +1,4 @@
-"""Numbers as differences, and back."""
+"""Delta encoding and decoding of numbers."""
 
 import random
 from typing import Any

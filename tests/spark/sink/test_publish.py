@@ -1,4 +1,4 @@
-"""Batches into queues, exactly once, whatever dies when."""
+"""Batches are written to queues exactly once, whichever process dies at whichever step."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ def test_a_batch_is_written_once(root: Path) -> None:
 
 
 def test_batches_may_be_written_in_any_order(root: Path) -> None:
-    """As by a nightly job that fills in a day that it missed."""
+    """A nightly job, for example, fills in a day that it missed."""
     for day in (20261116, 20261115, 20261116, 20261114, 20261115):
         task = (begun := sink(root, writerId="nightly", batchId=str(day))).write(
             iter([rows(f"day{day}", [0])])
@@ -88,7 +88,7 @@ def test_a_batch_that_another_stream_has_begun_is_not_taken_for_the_own(
 
 
 def test_nobody_deletes_what_another_has_staged(root: Path) -> None:
-    """Neither a writer whose name begins alike, nor another batch, nor whoever cleans up."""
+    """Staged rows survive writers with a similar name, other batches and clean-ups."""
     write(root, [], writer="stream")
     writing: list[tuple[BatchSink, Any]] = []
     names = [("nightly", "1"), ("nightly", "2"), ("nightly-eu", "1"), ("night", "1")]
@@ -108,7 +108,7 @@ def test_nobody_deletes_what_another_has_staged(root: Path) -> None:
 
 
 def test_a_stream_that_may_not_write_deletes_only_its_own_rows(root: Path) -> None:
-    """As one whose writerId is that of another stream, which is running."""
+    """A stream may be refused because its writerId belongs to another running stream."""
     options = write_options({"path": str(root), "writerId": "shared"})
     first, second = StreamSink(options, SCHEMA), StreamSink(options, SCHEMA)
 
@@ -159,7 +159,7 @@ def halve(file: Path) -> None:
 
 
 def flip(file: Path) -> None:
-    """Change a bit of the rows, and nothing that tells where they are."""
+    """Change a bit of the rows without touching the metadata that locates them."""
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
@@ -193,7 +193,7 @@ def test_a_batch_that_cannot_be_completed_is_told_and_does_not_stop_others(
     write(root, other, writer="other")
     assert payloads(root / "b") == [b"b 0"]
     assert "rows of batch 0 of writer" in caplog.text
-    if writer == "+nameless":  # it does not come back: told once to whoever writes to its queue
+    if writer == "+nameless":  # never retried: the next write to its queue raises once
         late = staged(root, [rows("a", [20_000])], writer="other")
         with pytest.raises(StorageError, match=f"(?s){told}.*Writing continues"):
             write(root, late, 1, writer="other")
@@ -243,7 +243,7 @@ def test_staged_rows_are_found_when_the_root_was_moved(
 def test_a_batch_in_a_journal_with_absolute_paths_is_completed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of version 2 are."""
+    """Version 2 wrote such journals."""
     runs = staged(root, [rows("a", list(range(20_000)))])
     die_half_way(root, runs, "test", monkeypatch)
     file = root / ".sink" / "test.json"
@@ -259,7 +259,7 @@ def test_a_batch_in_a_journal_with_absolute_paths_is_completed(
 def test_a_batch_whose_runs_have_no_differences_is_completed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of version 3, and of 2, which has no checksums either."""
+    """Version 3 wrote such runs, and version 2 did so without checksums."""
     batches = [rows("a", list(range(first, 20_000, 2))) for first in (0, 1)]
     with monkeypatch.context() as patch:
         patch.setattr("aiochronicle.spark.sink.runs.DELTA_ENCODED", ())
@@ -279,11 +279,11 @@ def test_a_batch_whose_runs_have_no_differences_is_completed(
 def test_a_batch_whose_begin_is_gone_is_not_written_again(
     root: Path, segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(root / "a", 0)  # with small segments, of which a batch needs more than one
+    fill(root / "a", 0)  # small segments: a batch needs several
     die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
     fill(root / "a", 20_000, first=20_000)
     for file in sorted((root / "a").glob("*.q"))[:segments]:
-        file.unlink()  # as retention does
+        file.unlink()  # as retention would
     there = payloads(root / "a")
     with pytest.raises(PositionLost, match="nobody can tell how much"):
         write(root, [], 1, late="hold")
@@ -393,7 +393,7 @@ def test_a_journal_that_is_none_is_told_and_stops_its_writer_only(
 def test_what_a_journal_names_is_on_disk_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut takes what was not synced: names, if their directory was not."""
+    """A power cut loses what was not synced, including names in an unsynced directory."""
     on_disk: dict[Path, set[Path]] = {}
     sync = os.fsync
 
@@ -430,14 +430,14 @@ def test_what_a_journal_names_is_on_disk_before_it(
     assert payloads(root / "md" / "x") == [b"md/x 0", b"md/x 1"]
 
 
-ROWS = 12_000  # two appends
+ROWS = 12_000  # needs two appends
 
 Killer = Callable[..., int]
 
 
 @pytest.fixture
 def killer() -> Iterator[Killer]:
-    """Publishes runs in a process of its own, which dies at some step; gives its exit code."""
+    """Return a function that publishes runs in a process that dies at a given step; it gives the status."""
     command = [sys.executable, str(Path(__file__).parent / "sink_killer.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -455,7 +455,7 @@ def killer() -> Iterator[Killer]:
 
 
 def test_whatever_step_it_dies_at_a_batch_is_written_once(root: Path, killer: Killer) -> None:
-    """The driver's half, killed at its first step, at its second …"""
+    """The driver's half is killed at its first step, at its second …"""
     expected = [(FIRST_NS + n * STEP_NS, 0, f"a {n}".encode()) for n in range(ROWS)]
     for step in range(1, 100):
         place = root / str(step)
@@ -465,7 +465,7 @@ def test_whatever_step_it_dies_at_a_batch_is_written_once(root: Path, killer: Ki
         if code == 0:
             break
         assert code == -signal.SIGKILL
-        # What the next driver has computed for the same batch may be in another order.
+        # The next driver may compute the rows of the same batch in another order.
         again = staged(place, [rows("b", [2, 1, 3])], [rows("a", list(range(ROWS - 1, -1, -1)))])
         write(place, again, segmentSize=str(1 << 22))
         assert content(place / "a") == expected, f"killed at step {step}"
@@ -481,7 +481,7 @@ def test_whatever_step_it_dies_at_a_batch_is_written_once(root: Path, killer: Ki
 def test_a_batch_is_written_once_though_others_write_whenever_it_dies(
     root: Path, killer: Killer, late: str
 ) -> None:
-    """Killed in its midst, then at the first step of completing it, at the second …"""
+    """The driver is killed half-way, then at the first step of the completion, at the second …"""
     numbers = list(range(20_000))
     times = {} if late == "hold" else {"timestamp_ns": pa.array([FIRST_NS] * 20_000, pa.int64())}
 

@@ -1,4 +1,4 @@
-"""What tasks of a sink make of their rows."""
+"""The sorted runs that the tasks of a sink make of their rows."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ def rows(source: str, numbers: list[int], payload: bytes = b"") -> pa.RecordBatc
 
 
 def stored(run: Run, queue: str) -> list[tuple[object, ...]]:
-    """Return what of a run is for a queue, having looked whether it is as the run says."""
+    """Return the part of a run for one queue, after checking it against the run's summary of it."""
     (share,) = (share for share in run.shares if share.queue == queue)
     with pa.memory_map(run.path) as file:
         packed = [pa.ipc.open_file(file).get_batch(number) for number in share.batches]
@@ -121,7 +121,7 @@ def test_memory_does_not_grow_with_what_comes_in_order(tmp_path: Path) -> None:
             most_bytes = max(most_bytes, pa.total_allocated_bytes() - before_bytes)
 
     stage(many(), into(tmp_path), None)
-    assert most_bytes < 8 * runs.PIECE_BYTES  # of 160 MB
+    assert most_bytes < 8 * runs.PIECE_BYTES  # the rows take 160 MB
 
 
 def test_what_is_given_up_while_tasks_are_at_work_is_gone(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_file_that_a_task_creates_during_the_removal_is_removed_too(
 ) -> None:
     place = Place(root=str(tmp_path), writer_id="w", batch=0)
     directory = place.new_attempt()
-    task = directory.make()  # open before its directory is set aside
+    task = directory.make()  # opened before its directory is moved away
     late = ["late.arrow"]
     remove_tree = PrivateDirectory.remove_tree
 

@@ -1,4 +1,4 @@
-"""Frames into queues: order, times, and what is refused."""
+"""Writing frames to queues: order, times, and refused rows."""
 
 import random
 from pathlib import Path
@@ -125,7 +125,7 @@ def test_runs_with_and_without_causes_are_merged(root: Path) -> None:
 
 
 def test_rows_of_any_kind_come_back(root: Path, rng: random.Random) -> None:
-    """Empty payloads, long ones, stretches of a type and single rows, causes now and then."""
+    """Empty and long payloads, runs of one type, single rows and occasional causes."""
     count = 20_000
     types = [rng.choice([0, 0, 65534]) if n % 3000 < 50 else 7 for n in range(count)]
     sent = [rng.randbytes(rng.choice([0, 1, 63, 100, rng.randrange(20_000)])) for _ in types]

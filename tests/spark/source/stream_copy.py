@@ -1,4 +1,4 @@
-"""Copies queues by a stream, until it is killed. Started by test_stream_kills.py.
+"""Copy queues with a stream until killed. Started by test_stream_kills.py.
 
 usage: stream_copy.py ROOT COPY CHECKPOINT format|scan
 """
@@ -15,7 +15,7 @@ from aiochronicle.spark import scan_stream, session
 def start_copying(
     spark: SparkSession, root: str, copy: str, checkpoint: str, door: str
 ) -> StreamingQuery:
-    """Start the stream, or go on where its checkpoint says."""
+    """Start the stream, or resume it from its checkpoint."""
     options: dict[str, Any] = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 400}
     if door == "scan":
         frame = scan_stream(spark, root, **options)

@@ -1,4 +1,4 @@
-"""Options that Spark adds by itself are no mistakes of the user."""
+"""Options that Spark adds itself are not reported as user errors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_a_table_can_be_made(tables: SparkSession, root: Path, name: str, rest: 
     fill(root)
     tables.sql(f"CREATE TABLE {name} USING chronicle {rest.format(root=root)}")
     assert tables.table(name).columns[:2] == ["source", "seq"]
-    # Spark keeps where a table is, and does not tell who reads it (4.2, 4.3).
+    # Spark stores a table's location but does not pass it to the reader (4.2, 4.3).
     assert tables.read.option("path", str(root)).table(name).count() == 10
     with_path = f"SELECT count(*) FROM {name} WITH ('path' = '{root}')"
     assert tables.sql(with_path).collect() == [(10,)]

@@ -1,4 +1,4 @@
-"""Corrupt messages: an error that says where, or stepped over, counted and noted."""
+"""Corrupt messages raise an error with the place, or are skipped, counted and recorded."""
 
 import logging
 from pathlib import Path
@@ -20,7 +20,7 @@ def options_for(path: Path, **given: str) -> ReadOptions:
 
 
 def damage(root: Path, message: int, *, header: bool = False) -> int:
-    """Overwrite a part of a short message of the first segment, and return where it is."""
+    """Overwrite part of a short message in the first segment; return its place."""
     offset = 64 + message * 128
     with (root / "a" / "000000000.q").open("r+b") as segment:
         segment.seek(offset if header else offset + 64)
@@ -41,7 +41,7 @@ def test_corrupt_messages_are_an_error_or_stepped_over_and_counted(
     with pytest.raises(CorruptionError, match=rf"000000000\.q at offset {offset}"):
         list(read_range(parts[0], columns, options))
     tolerant = options_for(root, on_corrupt="skip", badRecordsPath=str(tmp_path / "bad"))
-    for _ in range(2):  # a task that is repeated notes the same
+    for _ in range(2):  # a repeated task records the same
         with caplog.at_level(logging.WARNING):
             batches = list(read_range(parts[0], columns, tolerant))
         seqs = [seq for batch in batches for seq in batch.column("seq").to_pylist()]

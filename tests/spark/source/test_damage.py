@@ -1,4 +1,4 @@
-"""A damaged control block concerns those who ask for its queue, and nobody else."""
+"""A damaged control block affects only queries that read its queue."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ from aiochronicle.spark.source.stream import StreamReader
 from spark.filling import fill
 
 FIRST_NS = 1_700_000_000_000_000_000
-ROWS = 3000  # over three days and a half
+ROWS = 3000  # spread over three and a half days
 STEP_NS = 10**11
 
 Damage = Callable[[Path], object]
@@ -41,7 +41,7 @@ def emptied(control: Path) -> None:
 
 
 def zeroed(control: Path) -> None:
-    """As it is for a moment while a queue is made: everybody waits a second for that."""
+    """Zero the control block, as it is briefly while a queue is created; readers wait a second for it."""
     control.write_bytes(bytes(control.stat().st_size))
 
 
@@ -54,7 +54,7 @@ def missing(control: Path) -> None:
 
 
 def an_hour_ago(damage: Damage, control: Path) -> None:
-    """Do it so that nobody waits for a writer or a remover to finish what it may be doing."""
+    """Apply the damage with old file times, so that readers do not wait for a writer or remover."""
     damage(control)
     then_s = time.time() - 3600
     for path in filter(Path.exists, (control, control.parent)):
@@ -62,7 +62,7 @@ def an_hour_ago(damage: Damage, control: Path) -> None:
 
 
 def test_a_queue_that_is_being_removed_is_not_damaged(root: Path) -> None:
-    """Though it takes a while, if only something is removed every now and then."""
+    """A slow removal counts as one as long as files keep disappearing."""
     with aiochronicle.open_writer(root / "a", segment_size=1 << 12) as writer:
         for _ in range(40):
             writer.append(bytes(1000))
@@ -87,7 +87,7 @@ def damage(request: pytest.FixtureRequest) -> Damage:
 
 @pytest.fixture
 def archives(root: Path) -> Path:
-    """The archives of queues a and b, each of several days; their newest segments are in the root."""
+    """The archives of queues a and b, several days each; the newest segments are in the root."""
     place = root.parent / "archives"
     place.mkdir()
     for name in "ab":
@@ -152,13 +152,13 @@ def test_a_damaged_day_is_an_error_for_those_who_ask_for_its_queue(
         options_for(archives, subscribePattern="a|b"),
         options_for(archives / "a"),
         options_for(root, archive=str(archives)),
-        # It is not known that there is nothing of this time in it.
+        # Without the control block, the time range of the day is unknown.
         options_for(archives, startingTimestamp=str(FIRST_NS + ROWS * STEP_NS)),
     ):
         with pytest.raises(CorruptionError, match=f"{control}.* Restore the file") as told:
             Snapshot(options)
         assert "this day of the archive cannot be opened" in str(told.value)
-    # What the error says can be done:
+    # Follow the advice of the error:
     shutil.copy(days[number - 1] / "control.meta", control)
     assert seqs_by_queue(options_for(archives)) == whole
 
@@ -233,7 +233,7 @@ def test_a_queue_that_cannot_be_opened_is_stepped_over_unless_it_is_asked_for(
 
 @pytest.mark.parametrize("damage", [emptied, zeroed, missing])
 def test_damaged_queues_by_day_keep_their_names(root: Path, damage: Damage) -> None:
-    """Else a pattern that means them would miss them, and nobody would know."""
+    """Otherwise a pattern would silently miss them."""
     days = [root / "md/2026/11/15", root / "md/2026/11/16"]
     days[0].parent.mkdir(parents=True)
     for day in days:
@@ -261,7 +261,7 @@ def test_streams_leave_out_damaged_queues_too(root: Path, caplog: pytest.LogCapt
         (root.parent / "c").rename(root / "c")
         fill(root / "d", 10, ready=True)
         offsets = {"b": 10}
-        while "d" not in offsets:  # it looks around every so often
+        while "d" not in offsets:  # it rescans the directory now and then
             offsets = stream.latestOffset(offsets, ReadAllAvailable())
         assert offsets == {"b": 10, "d": 0}
     finally:
@@ -289,7 +289,7 @@ def test_jobs_and_frames_over_a_root_with_a_damaged_day(
     skipped = spark.read.format("chronicle").option("on_corrupt", "skip").load(str(archives))
     assert skipped.count() == whole["a"] + whole["b"] - lost
 
-    # The archive job does what it can, and fails for the damaged one.
+    # The archive job archives the sound queues and fails for the damaged one.
     out = tmp_path / "out"
     with pytest.raises(ChronicleError, match=f"{day}/control.meta"):
         archive(spark, str(archives), str(out), reader=None)

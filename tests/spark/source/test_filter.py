@@ -1,4 +1,4 @@
-"""Option filter: rows that pass, and no others, for every query over the frame."""
+"""Option filter: every query over the frame sees exactly the rows that pass."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -65,7 +65,7 @@ QUERIES = [union_of_two, self_join, subquery, filtered_then_whole]
 
 
 def test_a_filter_leaves_what_spark_would_leave(spark: SparkSession, root: Path) -> None:
-    """In each door: the format and scan."""
+    """This holds for both entry points: the format and scan."""
     for name in ("a", "b"):
         fill(root / name, ROWS, types=(0, 1, 2))
     whole = spark.read.format("chronicle").load(str(root)).cache()
@@ -97,7 +97,7 @@ def test_one_frame_in_several_queries(
 
 
 def test_what_does_not_pass_is_not_read(spark: SparkSession, root: Path) -> None:
-    """The first segment is unreadable: only a frame that does not need it can be read."""
+    """The first segment is unreadable, so only a frame that skips it can be read."""
     fill(root / "a", 30_000)
     with (root / "a" / "000000000.q").open("r+b") as segment:
         segment.seek(4096)

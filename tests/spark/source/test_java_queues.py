@@ -1,4 +1,4 @@
-"""Java queues in Spark: found beside native ones, and read as Java lists them."""
+"""Java queues in Spark are found beside native ones and read as Java lists them."""
 
 import shutil
 from collections.abc import Callable
@@ -40,7 +40,7 @@ BEGIN_S = 1_700_000_000
 
 
 class Writer:
-    """Writes a Java queue that rolls every second, at times of its own."""
+    """Writes a Java queue that rolls every second, with a clock that the test controls."""
 
     def __init__(self, path: Path, roll_cycle: str = "TEST_SECONDLY") -> None:
         self.now_s = BEGIN_S
@@ -76,7 +76,7 @@ def rows(frame: DataFrame) -> Listing:
 
 
 def read_all(path: Path, **options: Any) -> Listing:
-    """What tasks would read, without Spark."""
+    """Return what the tasks would read, without Spark."""
     chosen = read_options({"path": str(path), **options})
     snapshot = Snapshot(chosen)
     parts = plan(
@@ -201,12 +201,12 @@ def test_filter(spark: SparkSession, tmp_path: Path) -> None:
     moment = datetime.fromtimestamp(BEGIN_S + 6, UTC)
     assert rows(filtered(f"timestamp >= timestamp '{moment.isoformat()}'")) == expected[100:]
     assert rows(filtered(f"timestamp_ns < {(BEGIN_S + 6) * SECOND_NS}")) == expected[:100]
-    late = datetime.fromtimestamp(BEGIN_S + 7, UTC)  # within a cycle, whose messages are older then
+    late = datetime.fromtimestamp(BEGIN_S + 7, UTC)  # within a cycle, so it has older messages too
     assert read_all(tmp_path / "q", startingTimestamp=late) == expected[150:]
 
 
 def test_time_of_a_field(spark: SparkSession, tmp_path: Path) -> None:
-    times_ms = [BEGIN_S * 1000 + step for step in (0, 7, 5, 9, 20)]  # one goes back
+    times_ms = [BEGIN_S * 1000 + step for step in (0, 7, 5, 9, 20)]  # one goes backwards
     with Writer(tmp_path / "q") as writer:
         writer.send(*(Fields({"at": at, "px": 1.5}) for at in times_ms))
     reading = spark.read.format("chronicle").option("timestamp", "at")
@@ -274,7 +274,7 @@ def test_type_needs_a_schema(spark: SparkSession, tmp_path: Path) -> None:
 def stream_to(
     spark: SparkSession, path: Path, out: Path, name: str, **options: Any
 ) -> Callable[[], Listing]:
-    """Read what is new in each call."""
+    """Run one batch per call; return the new rows."""
 
     def step() -> Listing:
         stream = spark.readStream.format("chronicle").options(startingOffsets="earliest", **options)
@@ -297,11 +297,11 @@ def test_stream_across_rolls(spark: SparkSession, tmp_path: Path) -> None:
         step = stream_to(spark, tmp_path / "q", tmp_path / "out", "all", maxOffsetsPerTrigger=70)
         writer.write(100)
         assert step() == writer.written
-        writer.write(20)  # on in the same cycle
+        writer.write(20)  # more in the same cycle
         writer.write(30, after_s=3)
         writer.write(1, after_s=1)
         assert step() == writer.written
-        (tmp_path / "q" / "20231114-221320T.cq4").unlink()  # was read
+        (tmp_path / "q" / "20231114-221320T.cq4").unlink()  # already read
         writer.write(10)
         assert step() == writer.written
 
@@ -443,7 +443,7 @@ def test_damaged_cycle(tmp_path: Path, cycle: int, caplog: pytest.LogCaptureFixt
         read_all(tmp_path / "q")
     del written[cycle]
     assert read_all(tmp_path / "q", on_corrupt="skip") == [row for rows in written for row in rows]
-    if cycle == 1:  # else it is as if the queue began later, or ended sooner
+    if cycle == 1:  # otherwise the queue just begins later or ends sooner
         assert f"{file.name}: " in caplog.text
 
 
@@ -463,7 +463,7 @@ def test_damaged_message(tmp_path: Path) -> None:
     missing = {row for row in writer.written if row not in found}
     assert {index for index, _ in missing} == set(range(note.first_seq, note.end_seq))
     assert written[10] in missing
-    assert len(missing) <= 4  # up to the next that the index knows
+    assert len(missing) <= 4  # up to the next indexed message
     assert note.file == str(file)
 
 
@@ -490,7 +490,7 @@ def test_link_to_another_queue_is_not_followed(root: Path, tmp_path: Path) -> No
     (root / "link").symlink_to(tmp_path / "secret")
     found = Snapshot(read_options({"path": str(root)}))
     assert list(found.sources) == ["q"]
-    # What was found is put aside, and a link to the other queue put there.
+    # Replace the directory that was found with a link to the other queue.
     [part] = plan(found.sources, found.start, found.end, spans=found.spans)
     (root / "q").rename(root / ".aside")
     (root / "q").symlink_to(tmp_path / "secret")
@@ -499,7 +499,7 @@ def test_link_to_another_queue_is_not_followed(root: Path, tmp_path: Path) -> No
     (root / "q").unlink()
     (root / ".aside").rename(root / "q")
     assert rows_of(part, read_options({"path": str(root)})) == mine
-    # A link in place of one of its files.
+    # Replace one of its files with a link.
     cycle = root / "q" / "20231114-221320T.cq4"
     cycle.unlink()
     cycle.symlink_to(tmp_path / "secret" / cycle.name)

@@ -1,4 +1,4 @@
-"""How ranges are cut into the parts of tasks: nothing is left out, and nobody is waited for."""
+"""Ranges are split into parts for tasks; nothing is left out, and planning waits for nobody."""
 
 import os
 from itertools import pairwise
@@ -52,7 +52,7 @@ def test_many_parts_are_cut_where_segments_end(root: Path, monkeypatch: pytest.M
     *full, last = lengths(parts_of(root))
     assert len(full) > 8
     assert len(set(full)) == 1
-    assert 0 < last <= full[0]  # the segment that is being written
+    assert 0 < last <= full[0]  # the active segment
 
 
 def test_as_many_parts_as_asked_for(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where queues begin and end, whoever wrote them and whatever happened to them."""
+"""Where queues begin and end, for any writer and after any damage."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def test_a_queue_that_retention_has_cut_begins_later(root: Path) -> None:
 
 
 def test_what_the_control_block_promises_is_not_believed(root: Path) -> None:
-    """After a power cut it may know of messages that never reached the disk."""
+    """After a power cut it may count messages that never reached the disk."""
     fill(root / "a", 10)
     with (root / "a" / "control.meta").open("r+b") as control:
         control.seek(256 + 24)
@@ -55,7 +55,7 @@ def test_what_the_control_block_promises_is_not_believed(root: Path) -> None:
     assert bounds(root / "a") == (0, 10)
     with (root / "a" / "control.meta").open("r+b") as control:
         control.seek(128 + 4)
-        control.write((7).to_bytes(4, "little"))  # the segment that is written, it says
+        control.write((7).to_bytes(4, "little"))  # said to be the active segment
     assert bounds(root / "a") == (0, 10)
 
 
@@ -71,7 +71,7 @@ def test_a_queue_of_another_program_is_found_by_its_messages(root: Path) -> None
 
 
 def append_as_other_program(path: Path, messages: int) -> None:
-    """Append as programs do that begin with seq 0 whenever they open a queue."""
+    """Append as other programs do, which restart at seq 0 each time they open a queue."""
     with fmt.ForeignWriter(path, 1 << 16) as writer:
         for number in range(messages):
             writer.append(b"%d" % number, 0, FIRST_NS + number)

@@ -1,4 +1,4 @@
-"""Several directories, or queues, as one frame or stream."""
+"""Several directories or queues as one frame or stream."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The quicker door: bounds, and numbers without reading."""
+"""scan, the faster entry point: bounds, and counts without reading."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from spark.filling import FIRST_NS, STEP_NS, fill
 def test_count_is_the_number_of_rows(spark: SparkSession, root: Path) -> None:
     fill(root / "a", 30_000)
     fill(root / "b", 50)
-    (root / "a" / "000000000.q").unlink()  # as retention does
+    (root / "a" / "000000000.q").unlink()  # as retention would
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
         microseconds=(FIRST_NS + 20_000 * STEP_NS) // 1000
     )

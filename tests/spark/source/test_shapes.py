@@ -1,4 +1,4 @@
-"""Every shape that a field can have is in Spark what readers decode."""
+"""Spark sees the same value as a reader for every shape that a field can have."""
 
 import logging
 from pathlib import Path
@@ -27,7 +27,7 @@ class Book(msgspec.Struct):
 
 
 def write_shapes(root: Path) -> list[dict[str, Any]]:
-    """Write messages with a field of each shape; return what they are as columns."""
+    """Write messages with a field of each shape; return the expected columns."""
     fields = [(shape.name, shape.type) for shape in SHAPES]
     codec: Codec[Any] = Codec(msgspec.defstruct("Everything", fields))
     expected: list[dict[str, Any]] = []
@@ -46,7 +46,7 @@ def schema_of(words: str) -> StructType:
 
 
 def write_books(root: Path) -> None:
-    """Write a book, and one that is none."""
+    """Write one valid and one invalid book."""
     with aiochronicle.open_writer(root / "a", segment_size=1 << 16, codec=Book) as writer:
         writer.send(Book([Level(1.0, 2.0)]))
         writer.append(msgspec.msgpack.encode({"bids": [[1.0, "two"]]}), type_id=1)

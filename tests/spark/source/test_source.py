@@ -1,4 +1,4 @@
-"""Queues as frames: what is in them, which of it, and what is said when that cannot be."""
+"""Queues as frames: their rows, the selection of rows, and error texts."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""What other users of the machine can do to Spark's writes by what they leave in shared directories: nothing.
+"""Files that other users leave in shared directories do not influence Spark's writes.
 
-The victim and the stranger are real users, each in a process of its own.
+The victim and the stranger are real users, each in a separate process.
 """
 
 import contextlib
@@ -36,17 +36,17 @@ from spark.sink.staging_rows import die_half_way, payloads, rows, staged, write
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
-PROFILE = "umask 022\n"  # as everybody gets it: its checksum is known
+PROFILE = "umask 022\n"  # a default file, so its checksum is public
 
 
 class Shared(msgspec.Struct):
-    """A directory for queues in which everybody may write, as in /dev/shm, and a home beside it."""
+    """A world-writable directory for queues, like /dev/shm, and a home directory beside it."""
 
     root: Path
     home: Path
 
     def journal(self, writer: str, *paths: str, version: int = 4) -> None:
-        """Write a journal as the stranger: a batch is pending, whose rows are in these files."""
+        """Write a journal as the stranger, with a pending batch whose rows are in these files."""
         run = {"shares": [], "checksum": self.known_checksum}
         pending = {"batch_id": 0, "runs": [{"path": p, **run} for p in paths], "targets": []}
         (self.root / ".sink" / f"{writer}.json").write_text(
@@ -55,14 +55,14 @@ class Shared(msgspec.Struct):
 
     @property
     def known_checksum(self) -> int:
-        """Return that of a file whose content is no secret."""
+        """Return the checksum of a file whose content is public."""
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(PROFILE)
             file.flush()
             return checksum(Path(file.name))
 
     def at_home(self) -> list[str]:
-        """Return what the victim still has."""
+        """Return the names of the files in the victim's home."""
         return sorted(path.name for path in self.home.iterdir()) if self.home.exists() else []
 
 
@@ -85,7 +85,7 @@ def shared() -> Iterator[Shared]:
 
 
 def write_some(root: Path, batch_id: int = 0) -> str:
-    """Write a batch; return what went wrong."""
+    """Write a batch; return the error text."""
     try:
         write(root, staged(root, [rows("a", [batch_id])]), batch_id)
     except ChronicleError as error:
@@ -120,7 +120,7 @@ def test_a_strangers_journal_moves_and_deletes_nothing(
 def test_a_journal_through_planted_links_moves_and_deletes_nothing(
     shared: Shared, depth: int
 ) -> None:
-    """Paths that look as they should, below directories that are links."""
+    """The paths look right, but a directory above them is a link."""
 
     def plant() -> None:
         (shared.root / ".sink").mkdir()
@@ -143,7 +143,7 @@ def test_a_journal_through_planted_links_moves_and_deletes_nothing(
 
 @as_root
 def test_a_journal_that_a_stranger_put_among_ones_own_is_refused(shared: Shared) -> None:
-    """As into a directory that was made with a wide umask."""
+    """This is possible in a directory that was created with a permissive umask."""
 
     def begin() -> None:
         os.umask(0)
@@ -175,7 +175,7 @@ def test_nobody_stages_rows_in_a_strangers_directory(shared: Shared) -> None:
 def test_planted_links_in_place_of_the_sinks_files_are_not_followed(
     shared: Shared, name: str
 ) -> None:
-    """Which somebody has put there while the directory was open to all."""
+    """The links were planted while the directory was open to all."""
     run_as(VICTIM, lambda: write_some(shared.root))
     sink = shared.root / ".sink"
     (sink / name).unlink(missing_ok=True)
@@ -228,7 +228,7 @@ def damaged(root: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 def test_a_journal_names_rows_of_its_own_batch_only(
     root: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one of our own, which may come from a backup: refused as a whole, and nothing is touched."""
+    """Even our own journal, perhaps from a backup, is refused as a whole and nothing is touched."""
     die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
     there = payloads(root / "a")
     file = damaged(root, lambda pending: pending["runs"].append({"path": path, "shares": []}))
@@ -289,7 +289,7 @@ def test_staged_rows_that_are_a_link_are_refused(
 def test_directories_that_are_swapped_for_a_link_meanwhile_are_not_followed(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As whoever owns the root can do, with a directory whose names are the same."""
+    """The owner of the root can do so, with a directory that has the same file names."""
     (run,) = runs = staged(root, [rows("a", list(range(20_000)))])
     die_half_way(root, runs, "test", monkeypatch)
     precious = tmp_path / "home" / Path(run.path).relative_to(root / ".staging")
@@ -325,7 +325,7 @@ def test_what_the_sink_writes_is_its_owners_alone_whatever_the_umask(
         os.umask(previous)
     places = [root / ".sink", root / ".staging"]
     places += [path for place in places for path in place.rglob("*")]
-    if umask != 0o777:  # which nobody could enter a directory with
+    if umask != 0o777:  # with this one, no directory could be entered
         places = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
     found = {path: mode_of(path) for path in places}
     kinds = {path.suffix for path in found if path.is_file()}
@@ -338,7 +338,7 @@ def test_what_the_sink_writes_is_its_owners_alone_whatever_the_umask(
 
 
 def die_at_begin(root: Path, runs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write until the journal is there, and leave all as a killed driver does."""
+    """Write until the journal exists, then leave everything as a killed driver does."""
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -353,13 +353,13 @@ def die_at_begin(root: Path, runs: list[Any], monkeypatch: pytest.MonkeyPatch) -
 def test_a_batch_that_the_version_before_has_begun_is_completed(
     root: Path, umask: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It made its directories and files as the umask says."""
+    """The previous version created directories and files with the umask's permissions."""
     die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
     places = [root / ".sink", root / ".staging"]
     for path in (*places, *(below for place in places for below in place.rglob("*"))):
         path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
     (root / ".sink" / "test.tmp").write_text("half a jour")
-    if umask == 0o002:  # somebody of the group may have changed it: nobody but the owner can know
+    if umask == 0o002:  # group-writable: only the owner can judge
         for place in places:
             with pytest.raises(ChronicleError, match=rf"chmod -R go-w {place}"):
                 write(root, [], 1)
@@ -370,7 +370,7 @@ def test_a_batch_that_the_version_before_has_begun_is_completed(
 
 @as_root
 def test_a_link_of_a_stranger_is_no_queue(shared: Shared) -> None:
-    """It would have the rows written to another queue of the victim."""
+    """Following it would write the rows to another queue of the victim."""
     run_as(VICTIM, lambda: aiochronicle.open_writer(shared.home / "orders").close())
     run_as(STRANGER, lambda: (shared.root / "a").symlink_to(shared.home / "orders"))
     told = run_as(VICTIM, lambda: write_some(shared.root))
@@ -378,7 +378,7 @@ def test_a_link_of_a_stranger_is_no_queue(shared: Shared) -> None:
     assert payloads(shared.home / "orders") == []
 
 
-# Of jobs: the victim is root here, who has the session.
+# Jobs: here the victim is root, who owns the session.
 
 
 def plant(path: Path, to: Path) -> None:
@@ -394,7 +394,7 @@ def queue_of_one(path: Path, mode: int = 0o600) -> None:
 
 @pytest.fixture
 def archive_place(shared: Shared) -> Path:
-    """Where everybody may leave something before an archive is there."""
+    """A world-writable directory in which no archive exists yet."""
     (shared.root / "archive").mkdir()
     (shared.root / "archive").chmod(0o1777)
     queue_of_one(shared.root / "queues" / "a")
@@ -406,7 +406,7 @@ def archive_place(shared: Shared) -> Path:
 def test_an_archive_deletes_nothing_behind_planted_links(
     spark: SparkSession, shared: Shared, archive_place: Path, depth: int
 ) -> None:
-    """What a failed run has left is deleted: in directories of the archive, and nowhere else."""
+    """Leftovers of a failed run are deleted only in directories of the archive."""
     day = archive_place / "date=2001-09-09"
     theirs = shared.root / "theirs" if depth == 1 else day
     run_as(STRANGER, lambda: plant(theirs / "source=a", shared.home))
@@ -458,7 +458,7 @@ def test_an_archive_can_be_read_by_those_who_may_read_the_queue(
 def test_an_archive_keeps_no_file_that_a_schema_is_a_link_to(
     spark: SparkSession, shared: Shared, archive_place: Path
 ) -> None:
-    """Whoever owns a queue could read there what only the archiving user may."""
+    """The owner of the queue could otherwise read a file of the archiving user in the archive."""
     (shared.home / "thesis").chmod(0o600)
     plant(shared.root / "queues" / "a" / "schema.json", shared.home / "thesis")
     with pytest.raises(ChronicleError, match=r"schema.json"):
@@ -481,7 +481,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, path: 
 
 @pytest.mark.parametrize("source", ["../../a", "/a", "a//b", "b"])
 def test_a_manifest_of_a_queue_that_cannot_be_is_refused(tmp_path: Path, source: str) -> None:
-    """A replay would make that queue."""
+    """A replay would create that queue."""
     manifest = Manifest(source=source, queue_id=1, next_seq=0, rows=0)
     (tmp_path / "_chronicle").mkdir()
     name = "a.json" if source == "b" else f"{escape(source)}.json"
@@ -526,7 +526,7 @@ def test_an_audit_can_be_read_by_those_who_may_read_all_of_the_queues(
 
 
 def test_what_users_ask_for_is_not_written_through_a_link(tmp_path: Path) -> None:
-    """Of a name that somebody could guess, as /tmp/bars.png."""
+    """The name may be predictable, like /tmp/bars.png."""
     precious = tmp_path / "thesis"
     precious.write_text(PROFILE)
     for name in ("bars.png", "lib.tar.gz"):

@@ -36,7 +36,7 @@ def follow(root: Path, **options: str) -> StreamReader:
 
 
 def numbers(reader: StreamReader, start: dict[str, int], end: dict[str, int]) -> list[int]:
-    """Read a batch as the tasks do."""
+    """Return the seqs of a batch, read as the tasks read it."""
     found: list[int] = []
     for partition in reader.partitions(start, end):
         assert isinstance(partition, RangePartition)
@@ -67,7 +67,7 @@ def test_a_start_at_the_end_is_put_into_the_checkpoint_first(root: Path, option:
     assert reader.latestOffset(initial, ALL) == {"a": 10}
     assert reader.latestOffset(initial, ALL) == {"a": 15}
     reader.stop()
-    # Killed in the first batch: it began, says the restarted source, behind its end.
+    # Killed in the first batch: the restarted source's initial offset is after the batch's end.
     restarted = follow(root, **options)
     assert restarted.initialOffset() == {"a": 15}
     assert numbers(restarted, {"a": 15}, {"a": 10}) == []
@@ -77,7 +77,7 @@ def test_a_start_at_the_end_is_put_into_the_checkpoint_first(root: Path, option:
 
 @contextmanager
 def being_written(path: Path) -> Generator[None]:
-    """Have a queue grow all the time."""
+    """Append to a queue continuously."""
     done = threading.Event()
 
     def write() -> None:
@@ -121,7 +121,7 @@ def test_a_new_queue_enters_with_its_first_message(root: Path) -> None:
     reader = follow(root, startingOffsets="earliest")
     assert reader.latestOffset({"a": 0}, ALL) == {"a": 3}
     fill(root / "b", 4, ready=True)
-    fill(root / "c", 4)  # not ready
+    fill(root / "c", 4)  # not ready yet
     eventually(lambda: reader.latestOffset({"a": 3}, ALL) == {"a": 3, "b": 0})
     assert reader.latestOffset({"a": 3, "b": 0}, ALL) == {"a": 3, "b": 4}
     assert numbers(reader, {"a": 3}, {"a": 3, "b": 0}) == []
@@ -188,7 +188,7 @@ def test_a_start_beyond_the_end_is_told(root: Path, trigger: str) -> None:
     reader.stop()
     tolerant = follow(root, startingOffsets='{"a": 15}', failOnDataLoss="false")
     start = tolerant.initialOffset()
-    assert tolerant.latestOffset(start, ALL) == start  # which puts it into the checkpoint
+    assert tolerant.latestOffset(start, ALL) == start  # so that the checkpoint gets it
     assert tolerant.latestOffset(start, ALL) == {"a": 0}
     tolerant.stop()
 
@@ -201,7 +201,7 @@ def test_a_limit_is_shared_by_the_queues() -> None:
 
 
 def batches_of(reader: StreamReader, rows_max: int) -> list[tuple[dict[str, int], dict[str, int]]]:
-    """Follow the queues to their ends, as Spark would."""
+    """Follow the queues to their ends as Spark does; return the batches."""
     found: list[tuple[dict[str, int], dict[str, int]]] = []
     start = reader.initialOffset()
     while (end := reader.latestOffset(start, ReadMaxRows(rows_max))) != start:
@@ -212,7 +212,7 @@ def batches_of(reader: StreamReader, rows_max: int) -> list[tuple[dict[str, int]
 
 @pytest.mark.parametrize("rows_max", [1, 7, 250, 10_000])
 def test_batches_are_cut_at_one_time(root: Path, rows_max: int) -> None:
-    """Queues of different rates, one of which begins later; many messages have equal times."""
+    """Queues have different rates, one begins later, and many messages have equal times."""
     received = record_venues(root, 2, 150 if rows_max > 1 else 15)
     reader = follow(root, startingOffsets="earliest")
     batches = batches_of(reader, rows_max)
@@ -319,7 +319,7 @@ def test_a_queue_that_is_made_again_and_has_grown_as_long_is_told(root: Path) ->
         assert stream.latestOffset({"a": 5}, ALL) == {"a": 10}
     shutil.rmtree(root / "a")
     fill(root / "a", 25, ready=True)
-    assert reader.reportLatestOffset() == {"a": 25}  # whoever asks first
+    assert reader.reportLatestOffset() == {"a": 25}  # this call may come first
     with pytest.raises(PositionLost, match="read a up to 10, but that is another queue now"):
         reader.latestOffset({"a": 10}, ALL)
     reader.stop()
@@ -385,7 +385,7 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
 def test_a_stream_that_fails_in_its_first_batch_gets_its_messages_again(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
-    """It begins at the end of a queue that is written all the time."""
+    """The stream starts at the end of a queue that keeps growing."""
     seen: list[int] = []
 
     def run(until: Callable[[], bool], each: Callable[[DataFrame, int], None]) -> None:

@@ -1,4 +1,4 @@
-"""A stream from queues to queues whose driver is killed again and again loses and doubles nothing."""
+"""A queue-to-queue stream neither loses nor duplicates messages when its driver is killed repeatedly."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from spark.filling import fill
 from spark.source.stream_copy import start_copying
 
 COPY = Path(__file__).parent / "stream_copy.py"
-DOORS = ("format", "scan")  # to the same rows, by the same checkpoint
+DOORS = ("format", "scan")  # both give the same rows and share the checkpoint
 KILLS = int(os.environ.get("AIOCHRONICLE_SPARK_KILLS", "2"))
 ROWS = 1500
 
@@ -30,7 +30,7 @@ def count(path: Path) -> int:
 
 
 class Driver:
-    """A driver process and the JVM below it, in a process group of their own."""
+    """A driver process and its JVM in a separate process group."""
 
     def __init__(self, root: Path, door: str) -> None:
         self.log = (root / "driver.log").open("ab")
@@ -53,7 +53,7 @@ class Driver:
 
 
 def grow(bus: Path, number: int) -> None:
-    """Append what comes while a driver runs, and a queue that was not there before."""
+    """Append messages while a driver runs, and create a new queue."""
     fill(bus / "a", ROWS // 2, first=ROWS + number * (ROWS // 2), types=(1, 2))
     fill(bus / f"q{number}", 500, ready=True)
 

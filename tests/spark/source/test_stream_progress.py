@@ -1,4 +1,4 @@
-"""What a batch had of each queue, and how far it is behind."""
+"""Progress reports: the rows of each queue in a batch, and the lag."""
 
 import json
 from itertools import pairwise

@@ -1,6 +1,6 @@
-"""Queues of a stranger that become links to private ones: a job uses what it has found, or nothing.
+"""A stranger's queue becomes a link to a private one: a job uses the queue that it found, or fails.
 
-The stranger is a real user. What in an attack is a race is here a swap at a chosen moment.
+The stranger is a real user. A swap at a chosen moment stands for the race of an attack.
 """
 
 import importlib
@@ -52,7 +52,7 @@ from aiochronicle.spark.source.typed import find_type
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
-# The package has a function of that name.
+# In the package, this name is a function.
 archive_module: Any = importlib.import_module("aiochronicle.spark.jobs.archive")
 
 MESSAGES = 20
@@ -71,7 +71,7 @@ def write_queue(path: Path, payload: bytes, mode: int) -> None:
 
 
 class Shared(msgspec.Struct):
-    """A directory in which everybody may write, with a queue of the stranger, and root's private ones."""
+    """A world-writable directory with a queue of the stranger, and root's private queues."""
 
     root: Path
     private: Path
@@ -83,11 +83,11 @@ class Shared(msgspec.Struct):
 
     @property
     def secret(self) -> Path:
-        """Return root's own, which is to stay its own."""
+        """Return root's private queue, which must stay private."""
         return self.private / "q"
 
     def swap(self) -> None:
-        """Put a link to root's queue where the stranger's is."""
+        """Replace the stranger's queue with a link to root's."""
 
         def exchange() -> None:
             self.queue.rename(self.root / ".hidden")
@@ -96,7 +96,7 @@ class Shared(msgspec.Struct):
         run_as(STRANGER, exchange)
 
     def source(self, **options: str) -> Source:
-        """Return the stranger's queue as it is found, swapped afterwards."""
+        """Find the stranger's queue, swap it, and return what was found."""
         found = find_sources(read_options({"path": str(self.root), **options}))["q"]
         self.swap()
         return found
@@ -117,7 +117,7 @@ def shared() -> Iterator[Shared]:
 
 
 def swapping(shared: Shared, work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a swap before its first call."""
+    """Wrap the function so that a swap precedes its first call."""
     waiting = [shared.swap]
 
     def swapped(*arguments: Any, **options: Any) -> Any:
@@ -195,7 +195,7 @@ def test_a_root_that_is_a_link_to_a_queue_is_found_by_the_name_of_the_link(share
 
 
 def test_the_device_counts_only_where_it_is_the_same_one(shared: Shared) -> None:
-    """Another host, or container, has other numbers for the same file system."""
+    """Another host or container has a different device number for the same file system."""
     found = find_sources(read_options({"path": str(shared.root)}))["q"]
     identity = found.live_identity
     assert identity is not None
@@ -219,7 +219,7 @@ def fill_archive(path: Path, archived: Path) -> None:
         for _ in range(300):
             writer.append(b"ROOT-SECRET" + bytes(900))
         until = time.monotonic() + 60
-        while not list(archived.rglob("control.meta")):  # the background may be at it
+        while not list(archived.rglob("control.meta")):  # the housekeeper may not be done yet
             assert time.monotonic() < until
             writer.retain_now()
 
@@ -300,7 +300,7 @@ def test_headless_directories_that_are_touched_for_ever_are_waited_for_once(
         for directory in headless:
             directory.mkdir()
             (directory / "000000000.q").touch()
-            os.utime(directory, (2**32, 2**32))  # as if touched again at every look
+            os.utime(directory, (2**32, 2**32))  # appears modified at every scan
 
     run_as(STRANGER, plant)
     touches = iter(range(10**6))
@@ -359,7 +359,7 @@ def test_names_in_a_strangers_schema_are_printed_on_one_line(
 def test_archive_writes_into_the_directory_that_it_has_checked(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where everybody may rename, another directory can have its name when the file is written."""
+    """In a world-writable directory, another directory can take its name before the file is written."""
     out = shared.root.parent / "out"
     out.mkdir()
     out.chmod(0o777)
@@ -432,7 +432,7 @@ def test_what_is_read_of_an_archive_is_the_file_that_was_checked(
 
 
 def begin(root: Path, queue: str) -> None:
-    """Open a queue for a batch of one row, as the sink does, and append to it."""
+    """Open a queue for a batch of one row as the sink does, and append to it."""
     share = Share(
         queue=queue, batches=[0], rows=1, first_ns=1, payload_bytes_max=5, record_bytes=64
     )
@@ -446,7 +446,7 @@ def begin(root: Path, queue: str) -> None:
 def test_a_sink_writes_into_no_directory_that_was_swapped_meanwhile(
     shared: Shared, monkeypatch: pytest.MonkeyPatch, swapped: str, is_there: bool
 ) -> None:
-    """The stranger owns what is above the queue, and puts a link there after it was looked at."""
+    """The stranger owns the parent directory and plants a link there after the check."""
 
     def prepare() -> None:
         (shared.root / "a").mkdir()

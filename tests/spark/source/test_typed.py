@@ -23,7 +23,7 @@ class Tick(msgspec.Struct):
     order: U8
     flags: I2
     last: bool
-    seq: int  # a name that every frame has already
+    seq: int  # every frame already has a column of this name
 
 
 class Leg(msgspec.Struct, rename={"side": "direction"}):
@@ -67,7 +67,7 @@ def load(spark: SparkSession, path: Path, kind: str, **options: str) -> DataFram
 
 @pytest.fixture
 def ticks(root: Path) -> Path:
-    """A queue of a fixed layout, with messages of another type between them."""
+    """A queue of fixed-layout messages, with messages of another type among them."""
     types: list[Codec] = [Codec(Tick, "struct"), Codec(Other)]
     with aiochronicle.open_writer(root / "ticks", segment_size=1 << 20, codec=types) as writer:
         for number in range(1000):

@@ -1,4 +1,4 @@
-"""URLs as paths of frames, sinks and jobs: ``file:`` works everywhere, others move nothing."""
+"""URLs as paths of frames, sinks and jobs: ``file:`` works everywhere, others are refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from aiochronicle.spark.pack import pack
 from spark.venues import MARKETS, record_venues
 
 S3 = "s3a://bucket/a"
-OTHER = "gs://bucket/a"  # where archives cannot be either
+OTHER = "gs://bucket/a"  # archives do not support it either
 
 
 def _there(root: Path) -> dict[str, int]:
@@ -60,7 +60,7 @@ def test_functions_refuse_urls(root: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     record_venues(root, 1, 20)
     before = _there(tmp_path)
-    none: Any = None  # nobody gets as far as to use a session
+    none: Any = None  # refused before a session is needed
     calls: list[Callable[[], object]] = [
         lambda: archive(none, "bus", OTHER),
         lambda: archive(none, S3, "out"),
