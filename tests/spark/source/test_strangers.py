@@ -423,7 +423,7 @@ def test_an_archive_whose_manifests_are_a_strangers_is_refused(
     spark: SparkSession, shared: Shared, archive_place: Path, name: str
 ) -> None:
     run_as(STRANGER, lambda: plant(archive_place / "_chronicle" / name, shared.home / "thesis"))
-    with pytest.raises(ChronicleError, match=f"_chronicle: it belongs to uid {STRANGER}"):
+    with pytest.raises(ChronicleError, match=f"_chronicle: belongs to user {STRANGER}"):
         archive(spark, str(shared.root / "queues"), str(archive_place))
     assert (shared.home / "thesis").read_text() == PROFILE
 
