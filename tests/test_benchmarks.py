@@ -1,4 +1,4 @@
-"""The benchmarks run and answer every question; how fast they find things is not judged here."""
+"""The benchmarks run and produce every figure; the figures themselves are not checked here."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from benchmarks.building import build_program
 from benchmarks.contestants import missing
 from benchmarks.measure import Best, Figure, Result, compare, percentile
 
-# Of a machine that has everything to compare with.
+# From a machine with all peers installed.
 ROWS = {
     "append": 3,
     "read": 3,
@@ -50,7 +50,7 @@ def test_quick_run_answers_every_question(tmp_path: Path) -> None:
     skipped = dict.fromkeys(QUESTIONS, 0)
     for peer in re.findall(r"(pyzmq|redis) was not compared: needs", run.stdout):
         assert peer != "pyzmq", "the development tools include it"
-        skipped["peers"] += 1  # twice, for it is missed by "wake", too
+        skipped["peers"] += 1  # twice, because "wake" needs it, too
         skipped["wake"] += 1
     if "libchronicle was not compared: needs" in run.stdout:
         skipped["peers"] += 2  # on each loop
@@ -187,7 +187,7 @@ def test_sustained_load_is_measured_in_parts(tmp_path: Path) -> None:
 
 
 def test_a_sender_that_is_late_makes_messages_older(tmp_path: Path) -> None:
-    """What is due while it cannot send counts from when it was due: no coordinated omission."""
+    """Latency counts from when a message was due, even if it was sent late: no coordinated omission."""
     histogram = rates.collect(tmp_path / "queue", 10_000_000, 2_000, None)
     # 2,000 messages are due within 0.2 ms, and take far longer than that to send.
     assert histogram.get_total_count() == 2_000
@@ -209,7 +209,7 @@ def test_published_figures_are_medians_with_range_and_count(tmp_path: Path) -> N
     page = tmp_path / "performance.md"
     page.write_text(f"before\n{publish.BEGIN}\nold\n{publish.END}\nafter\n", encoding="utf-8")
     (tmp_path / "figures.json").write_bytes(msgspec.json.encode(report))
-    for _ in range(2):  # again, over what the first has written
+    for _ in range(2):  # again, over the first run's files
         assert publish.main([str(tmp_path / "figures.json"), "--docs", str(tmp_path)]) == 0
     text = page.read_text(encoding="utf-8")
     assert "| a case | 3.0 us | 1.0–250 | 3 |" in text

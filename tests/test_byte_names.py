@@ -1,4 +1,4 @@
-"""Names of files are bytes: every feature works on a queue whose path is not UTF-8."""
+"""File names are bytes: every feature works on a queue whose path is not UTF-8."""
 
 import os
 from pathlib import Path

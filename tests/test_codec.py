@@ -1,4 +1,4 @@
-"""Objects to payloads and back, in the three formats; and what does not fit is said, not cut."""
+"""Objects to payloads and back in the three formats; values that do not fit raise and are not truncated."""
 
 import math
 import random
@@ -194,7 +194,7 @@ def test_misuse_is_said() -> None:
 
 
 def test_a_layout_of_many_fields_takes_little_memory() -> None:
-    """A type may be described by somebody else, who chooses how many fields have defaults."""
+    """A schema may come from another party, which chooses how many fields have defaults."""
     fields = [(f"f{number}", int, 0) for number in range(3000)]
     many = msgspec.defstruct("Many", fields)
     tracemalloc.start()

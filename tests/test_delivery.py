@@ -1,4 +1,4 @@
-"""R10, a small part of it: see tests/helpers/delivery.py."""
+"""A short run of R10: see tests/helpers/delivery.py."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from helpers.delivery import Delivery
 
 MESSAGES = 1_000_000
-KILLS = 3  # a fast machine delivers as many before the first one
+KILLS = 3  # a fast machine may deliver all messages before the first kill
 
 
 @pytest.mark.timeout(300)

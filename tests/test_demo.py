@@ -1,4 +1,4 @@
-"""The demo, run as people run it: as a program, with and without a terminal."""
+"""The demo, run as users run it: as a program, with and without a terminal."""
 
 import os
 import pty
@@ -19,7 +19,7 @@ import pytest
 import aiochronicle
 
 COMMAND = [sys.executable, "-m", "aiochronicle.demo", "--venues", "2", "--strategies", "2"]
-COMMAND += ["--no-pipeline"]  # its test is among those of Spark
+COMMAND += ["--no-pipeline"]  # its test is with those of Spark
 TIMEOUT_S = 110.0
 
 
@@ -50,7 +50,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A demo that has all its processes and would go on for long."""
+    """Yield a demo with all its processes, which would run for ten minutes."""
     root = tmp_path / "queues"
     arguments = ["--seconds", "600", "--rate", "2000", "--root", str(root)]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, process_group=0)
@@ -68,7 +68,7 @@ def started(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def counts_of(output: str, strategy: str) -> list[str]:
-    """Return the numbers of the strategy's row in the proof, and its digest."""
+    """Return the counts and the digest in the strategy's row of the proof."""
     (row,) = re.findall(rf"^{strategy} +(.*)$", output, re.MULTILINE)
     assert isinstance(row, str)
     return row.split()
@@ -76,7 +76,7 @@ def counts_of(output: str, strategy: str) -> list[str]:
 
 @pytest.mark.parametrize("victim", ["router", "strategy", "venue"])
 def test_demo_executes_everything_once_whatever_is_killed(victim: str) -> None:
-    # Too short for the new process to come; the run goes on until it has.
+    # Too short for the new process to start; the run continues until it has.
     done = run_demo("--seconds", "0.8", "--rate", "3000", "--kill", victim)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "reversion: attached by the router" in done.stdout

@@ -1,4 +1,4 @@
-"""The digest of a stream: the same however it was read, another one for every difference."""
+"""The digest of a stream does not depend on how it is read, and changes with every difference."""
 
 import random
 from collections.abc import Sequence

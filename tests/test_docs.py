@@ -1,7 +1,7 @@
-"""The documentation is true: its code runs, its links lead somewhere, its names exist.
+"""The documentation is correct: its code runs, its links have targets, its names exist.
 
-All ```python blocks of a page run in order in one namespace, in an empty directory. A block that
-contains ``>>>`` is a doctest: what it shows is what comes out.
+All ```python blocks of a page run in order in one namespace, in an empty directory. A block that contains
+``>>>`` is a doctest: its output must match.
 """
 
 import doctest
@@ -47,19 +47,19 @@ def run_block(page: Path, block: Block, names: dict[str, Any]) -> None:
     if ">>>" in block.code:
         parser = doctest.DocTestParser()
         test = parser.get_doctest(block.code, {}, name_of(page), str(page), block.line)
-        test.globs = names  # and not a copy, in which what the page has made would live on
+        test.globs = names  # not a copy, which would keep the page's objects alive
         result = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(
             test, clear_globs=False
         )
         assert result.failed == 0, f"{name_of(page)}:{block.line + 1}"
     else:
-        # Blank lines in front, so that a traceback shows the line of the page.
+        # Prepend blank lines, so that a traceback shows the line of the page.
         source = "\n" * block.line + block.code
         exec(compile(source, str(page), "exec"), names)
 
 
 def with_what_it_needs(page: Path) -> ParameterSet:
-    """Pages that start a Spark get the time for it; one needs a package that may not be there."""
+    """Return the page as a test parameter: longer timeout if it starts Spark, skipped without nautilus."""
     code = "".join(block.code for block in python_blocks(page))
     marks = [pytest.mark.timeout(600)] if "aiochronicle.spark" in code else []
     if "nautilus_trader" in code:
@@ -80,13 +80,14 @@ def test_code_of_page_runs(
             run_block(page, block, names)
             assert capsys.readouterr().err == ""
     finally:
-        # Since Python 3.14 an annotated class holds the namespace it was made in. A message, which the
-        # collector does not see into, holds the type it is decoded to, and so itself if it is in there.
+        # Since Python 3.14, an annotated class holds the namespace in which it was created. A message, which
+        # the garbage collector cannot traverse, holds the type it is decoded to. If the message is in that
+        # namespace, it keeps itself alive.
         names.clear()
 
 
 def test_the_pages_that_should_have_code_have_it() -> None:
-    """Guards the extraction: a page whose fences are not found would pass unseen."""
+    """Without this, a page whose code fences are not found would pass unnoticed."""
     with_code = {name_of(page) for page in PAGES if python_blocks(page)}
     guides = {name_of(page) for page in (ROOT / "docs" / "guide").glob("*.md")}
     assert {"README.md", "docs/quickstart.md", *guides} - {"docs/guide/commands.md"} <= with_code

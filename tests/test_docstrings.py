@@ -1,4 +1,4 @@
-"""The examples in docstrings are run, so that they stay true."""
+"""The examples in docstrings run and give the shown results."""
 
 import doctest
 import importlib
@@ -12,7 +12,7 @@ import aiochronicle
 
 
 def modules() -> Iterator[ModuleType]:
-    """Modules that the core dependencies are enough for."""
+    """Yield the modules that need only the core dependencies."""
     yield aiochronicle
     for found in pkgutil.iter_modules(aiochronicle.__path__, "aiochronicle."):
         name = found.name.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Errors travel: between processes, through Spark, into logs that keep copies."""
+"""Errors can be pickled and copied: for other processes, Spark, and logs."""
 
 import copy
 import os
@@ -36,7 +36,7 @@ def an(kind: type[ChronicleError]) -> ChronicleError:
 
 
 def attributes(error: BaseException) -> dict[str, object]:
-    """All that it says, as text: errors that it holds are equal to themselves only."""
+    """Return the attributes as text, because nested errors are equal only to themselves."""
     values = {name: getattr(error, name, None) for name in dir(error) if name[0] != "_"}
     return {name: repr(value) for name, value in values.items() if not callable(value)}
 
@@ -111,7 +111,7 @@ UNPRINTABLE = "/data/a\nERROR all is lost\x1b[2J\udcff\u202eb"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_path_can_be_printed(kind: type[ChronicleError]) -> None:
-    """Names of files forge no lines in a log, command no terminal, and can be written as UTF-8."""
+    """File names cannot forge log lines or control a terminal, and can be written as UTF-8."""
     if issubclass(kind, SchemaMismatch):
         error: ChronicleError = kind("types differ", ["a: \x1b[2J\udcff"], path=UNPRINTABLE)
     elif issubclass(kind, FlushFailed):

@@ -1,4 +1,4 @@
-"""Every example, run as its own process, does what it says."""
+"""Every example, run as its own process, does what its description says."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from aiochronicle.errors import QueueGone, QueueNotFound
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TIMEOUT_S = 100.0
 
-# What the last line of each says. An example that is not listed here has no test: see below.
+# The last line that each example prints. Examples that are not listed have tests of their own below.
 RESULTS = {
     "producer_consumer.py": "1000 orders received",
     "async_producer_consumer.py": "1000 orders received",
@@ -78,7 +78,7 @@ def test_example_does_what_it_says(name: str) -> None:
 
 
 def test_the_spark_pipeline_copies_every_tick_once() -> None:
-    """By itself, because Spark and the JVM have always something to say on standard error."""
+    """A separate test, because Spark and the JVM always write to standard error."""
     done = run("spark_pipeline.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == (
@@ -123,7 +123,7 @@ async def test_the_order_router_goes_on_when_a_strategy_takes_its_replies_away(
 
 
 def names_beside_segments(queue: Path) -> list[str]:
-    """The writer may prepare its next segment at any time."""
+    """List the files, without segments: the writer may prepare its next one at any time."""
     return sorted(path.name for path in queue.rglob("*.*") if path.suffix != ".q")
 
 
@@ -155,9 +155,9 @@ def test_audit_tail_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def cut_power(queue: Path) -> int:
-    """Take from a queue what was not synced, and leave readers' positions: the worst of all images.
+    """Remove all data that was not synced, but keep readers' positions: the worst result of a power cut.
 
-    Returns how many bytes stayed of the segment that is cut.
+    Returns how many bytes of the truncated segment remain.
     """
     durable_segment, durable_offset = struct.unpack("<QQ", (queue / "index.meta").read_bytes()[:16])
     for path in queue.glob("*.q"):
@@ -235,7 +235,7 @@ def test_the_service_stops_in_order_and_fills_each_order_once(
         assert (first.returncode, errors) == (0, "")
         assert output.splitlines()[-1].startswith("stopped with ")
         assert output.endswith(" fills on disk\n")
-        for _ in range(3):  # killed without a chance to say goodbye
+        for _ in range(3):  # killed without a clean shutdown
             with start_service(tmp_path) as victim:
                 done += wait_for_fills(fills, rng.randrange(1, 60))
                 victim.kill()
@@ -268,7 +268,7 @@ def test_a_power_cut_costs_the_service_nothing(tmp_path: Path) -> None:
 
 
 def test_java_ticks_goes_on_after_its_last_commit(tmp_path: Path) -> None:
-    """The feed is played by a writer of ours; ticks from before the service began count as well."""
+    """Our own writer plays the feed; the service also processes ticks from before it started."""
     script = EXAMPLES / "java_ticks" / "tick_service.py"
     service = runpy.run_path(str(script))
 

@@ -1,4 +1,4 @@
-"""The extras of pyproject.toml carry what is really imported, and nothing else."""
+"""The extras in pyproject.toml contain exactly the packages that the code imports."""
 
 import ast
 import re
@@ -25,7 +25,7 @@ def normal(name: str) -> str:
 
 
 def names_of(requirements: list[str]) -> set[str]:
-    """Return the packages that requirements name, with those of extras of our own."""
+    """Return the packages named by the requirements, including those of our own extras."""
     found: set[str] = set()
     for requirement in requirements:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
@@ -40,7 +40,7 @@ def names_of(requirements: list[str]) -> set[str]:
 
 
 def imported(place: Path) -> set[str]:
-    """Return the modules of others that files import, or look for by name."""
+    """Return the third-party modules that files import or look up by name."""
     found: set[str] = set()
     for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
         for node in _nodes(ast.parse(file.read_text())):
@@ -59,7 +59,7 @@ def imported(place: Path) -> set[str]:
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes but those that only type checkers see."""
+    """Yield all nodes except those under ``if TYPE_CHECKING``."""
     for node in ast.iter_child_nodes(tree):
         is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         if not is_typing:
@@ -76,13 +76,13 @@ def test_an_extra_carries_what_is_imported(extra: str) -> None:
     core = names_of(PROJECT["dependencies"])
     carried = names_of(PROJECT["optional-dependencies"][extra])
     assert used - core <= carried, "an import that the extra does not carry"
-    if extra in ("top", "monitor"):  # commands themselves, so they bring the command line
+    if extra in ("top", "monitor"):  # commands themselves, so they include the command line
         carried -= names_of(PROJECT["optional-dependencies"]["cli"]) - used
     assert carried == used - core, "a package that nothing imports"
 
 
 def _packages(module: str, distributions: Mapping[str, list[str]]) -> set[str]:
-    """Return the package of a module; of several that share it, as opentelemetry does, the API's."""
+    """Return the package of a module. If several share it, as with opentelemetry, return the API package."""
     named = set(distributions.get(module, [module]))
     shared = {name for name in named if name.endswith("-api")}
     return shared or named

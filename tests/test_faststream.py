@@ -107,7 +107,7 @@ def test_over_queues_with_retries_and_dead_letters(broker: ChronicleBroker, tmp_
 def test_messages_of_other_writers_and_other_readers(
     broker: ChronicleBroker, tmp_path: Path
 ) -> None:
-    """A plain append is a body; what FastStream sent, a plain reader decodes as an Envelope."""
+    """A plain append arrives as a body; a plain reader decodes messages of FastStream as Envelopes."""
     got: list[Any] = []
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_get_one_and_manual_acknowledgement(broker: ChronicleBroker) -> None:
 def has_pending(place: Path) -> bool:
     try:
         return aiochronicle.inspect_group(place, "workers").pending > 0
-    except ReaderNotFound:  # the workers have not found the queue of this writer yet
+    except ReaderNotFound:  # the workers have not found this writer's queue yet
         return True
 
 

@@ -1,4 +1,4 @@
-"""Key and headers of messages: every way in, every way out, limits, damage."""
+"""Keys and headers of messages: all ways to write and read them, limits, damage."""
 
 import asyncio
 import os
@@ -87,7 +87,7 @@ def read_all(path: Path, **options: Any) -> list[Parts]:
         return [parts_of(message) for message in reader]
 
 
-# ---- in and out ----
+# ---- writing and reading ----
 
 
 def test_a_message_has_what_it_was_appended_with(samples: Path) -> None:
@@ -170,7 +170,7 @@ def test_every_way_of_appending(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_whole_with_headers_at_the_end_of_a_segment(queue_path: Path) -> None:
-    """The trailers count when it is looked at whether the batch still fits."""
+    """The trailers count when append_many checks whether the batch still fits."""
     with open_writer(queue_path, segment_size=4096) as writer:
         for _ in range(20):
             writer.append_many([b"x"] * 5, keys=[b"k" * 100] * 5)
@@ -188,7 +188,7 @@ def test_none_and_empty_headers_are_none(queue_path: Path) -> None:
 
 
 def test_reading_in_batches_and_committing(samples: Path) -> None:
-    """Positions go by records, limits of batches by payloads."""
+    """Positions count records with trailers; batch limits count payloads only."""
     with open_reader(samples, "r") as reader:
         assert [parts_of(m) for m in reader.read_batch(max_bytes=10)] == SAMPLES[:3]
         (third,) = reader.read_batch(max_messages=1)
@@ -313,7 +313,7 @@ def test_headers_of_a_message_can_be_given_on(samples: Path, queue_path: Path) -
     assert read_all(queue_path) == SAMPLES
 
 
-# ---- the format, judged by the reference ----
+# ---- the format, checked with the reference ----
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
 headers_of = st.dictionaries(names, st.binary(max_size=300), max_size=8)
@@ -347,7 +347,7 @@ def with_trailer(area: bytes, seq: int = 0) -> bytes:
 
 
 def put_first_record(path: Path, record: bytes) -> None:
-    """Replace the record of seq 1, keeping its checks right: it was written like that."""
+    """Replace the record of seq 1 and fix its checksums, as if it had been written like that."""
     old = records_of(path)[1]
     assert len(record) == old.end - old.offset
     own = old.own
@@ -380,7 +380,7 @@ def test_hostile_trailers_are_read_as_the_reference_does(
     headers: dict[str, bytes],
     place: int,
 ) -> None:
-    """With right checksums: either both take it apart the same way, or both refuse it."""
+    """The checksums are correct: both parse the trailer in the same way, or both reject it."""
     area = bytearray(noise)
     if how == "with its size" and len(area) >= 4:
         area[-4:-2] = len(area).to_bytes(2, "little")
@@ -460,7 +460,7 @@ def test_headers_that_were_written_over_after_reading(samples: Path) -> None:
         del message
 
 
-# ---- carried through ----
+# ---- passed on by other features ----
 
 
 def test_fan_in(samples: Path, tmp_path: Path) -> None:
@@ -587,7 +587,7 @@ def test_a_java_queue_has_no_place_for_them(samples: Path, tmp_path: Path) -> No
 
 
 def test_a_java_queue_has_them_in_fields(tmp_path: Path, rng: random.Random) -> None:
-    """Also payloads that look like these fields come back as they were."""
+    """Even payloads that look like these fields come back unchanged."""
     begin = cq4.encode_fields({"aiochronicle": 1})
     cases = [
         *SAMPLES,

@@ -1,4 +1,4 @@
-"""`import aiochronicle` is quick, and brings nothing along that was not asked for."""
+"""`import aiochronicle` is fast and imports no optional package."""
 
 import math
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-ATTEMPTS = 60  # on a busy machine the fastest of a few is slow, too
+ATTEMPTS = 60  # on a busy machine, even the fastest of a few is slow
 OPTIONAL = ["pyarrow", "numpy", "polars", "duckdb", "pandas", "pyspark", "matplotlib"]
 
 TIMED = """
@@ -32,7 +32,7 @@ def run(program: str) -> str:
 
 
 def test_import_costs_less_than_that_of_asyncio() -> None:
-    run(TIMED)  # so that bytecode is there
+    run(TIMED)  # creates the bytecode
     ours = yardstick = math.inf
     for attempt in range(ATTEMPTS):
         ours, yardstick = min(ours, int(run(TIMED))), min(yardstick, int(run(TIMED_ASYNCIO)))

@@ -1,4 +1,4 @@
-"""What an installed package prints is usable without the repository."""
+"""Texts that an installed package prints are usable without the repository."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ PACKAGE = Path(aiochronicle.__file__).parent
 
 
 def printed(file: Path) -> Iterator[str]:
-    """Yield the texts of a module except docstrings, of which the site makes links."""
+    """Yield the strings of a module except docstrings, in which the site makes links."""
     tree = ast.parse(file.read_text())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {

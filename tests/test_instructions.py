@@ -1,4 +1,4 @@
-"""What a message costs in instructions does not grow unnoticed."""
+"""The number of instructions per message does not grow unnoticed."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_no_operation_takes_more_instructions_than_are_kept() -> None:
         )
     found = instructions.measure()
     assert found.keys() >= OPERATIONS
-    if here not in kept.platforms:  # another interpreter: the loops in C are the same
+    if here not in kept.platforms:  # another interpreter: the C loops are the same
         found = {name: found[name] for name in expected}
     assert not compare(expected, found)
 

@@ -1,6 +1,6 @@
-"""Dependencies point one way: no module imports one of a higher layer, and none imports itself by a detour.
+"""Dependencies point one way: no module imports one of a higher layer, and there are no import cycles.
 
-Every import counts: at the top, in a function, and for the type checker only.
+Every import counts: at module level, in functions, and for type checkers only.
 """
 
 import ast
@@ -11,8 +11,8 @@ import aiochronicle
 
 PACKAGE = Path(aiochronicle.__file__).parent
 
-# From the bottom to the top. A name is a module or a sub-package. Modules of one layer may import each other,
-# as long as there is no cycle.
+# From bottom to top. A name is a module or a sub-package. Modules of one layer may import each other without
+# cycles.
 LAYERS: list[set[str]] = [
     {"_hot", "_engine"},
     {"_base", "_command", "_files", "_layout", "config", "errors"},
@@ -40,7 +40,7 @@ SPARK_LAYERS: list[set[str]] = [
 
 
 def modules() -> dict[str, Path]:
-    """Return the modules below the package by name, without the package's own."""
+    """Return the modules of the package, by name without the package's own."""
     found = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -53,7 +53,7 @@ COMPILED = {"_hot", "_engine"}
 
 
 def resolve(name: str) -> str | None:
-    """Return the module that an import of this name loads."""
+    """Return the module that an import of this name loads, None if it is not ours."""
     for candidate in (name, f"{name}.__init__" if name else "__init__"):
         if candidate in MODULES or candidate in COMPILED:
             return candidate

@@ -1,4 +1,4 @@
-"""The Promela models hold in every state, and without any one of their precautions they do not.
+"""The Promela models hold in every state, and fail if any one of their precautions is removed.
 
 AIOCHRONICLE_MODELS=all also runs the searches that take longer than a test should.
 """
@@ -62,7 +62,7 @@ HOLDING_LONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "retention: two kills": ("retention", ("RECORDS=5", "PASSES=3", "KILLS=2")),
 }
 
-# What is changed, in which setting, and (part of) the assertion that must break: never another one.
+# The change, its setting, and (part of) the assertion that must fail; no other assertion may fail.
 UNREAD, SKIPPED, MISSING = "read[r]==head", "==expected", "expected=="
 BROKEN: dict[str, tuple[str, tuple[str, ...], str]] = {
     "ACK_WITHOUT_TOKEN": ("group", (), "holder[s]==me"),
@@ -141,7 +141,7 @@ def test_model_holds_in_every_state(case: str, tmp_path: Path) -> None:
     model, defines = HOLDING[case]
     verdict = search(model, defines, tmp_path)
     assert verdict.violation is None, verdict.trace
-    assert verdict.states > 1_000  # a model in which nothing can happen holds, too
+    assert verdict.states > 1_000  # a model without any steps would hold, too
 
 
 @pytest.mark.timeout(900)

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""Queues beside the real nautilus_trader: its message bus, its serializer, its catalog."""
+"""Queues with the real nautilus_trader: its message bus, its serializer, its catalog."""
 
 import asyncio
 import random
@@ -69,7 +69,7 @@ def topic(one: Any) -> str:
 
 
 def plain(one: Any) -> list[tuple[str, Any]]:
-    """What it holds: comparing an object of a catalog with another one aborts the process (1.221)."""
+    """Return its values, because comparing two objects of a catalog aborts the process (1.221)."""
     return sorted(QuoteTick.to_dict(one).items())
 
 
@@ -96,7 +96,7 @@ def test_what_one_bus_publishes_another_gets(
         one.publish(topic(tick), tick)
     one.publish("data.raw", b"\xff raw bytes")
     one.publish("events.order.S-1", quote(4))
-    one.publish("data.private", object())  # which nobody can serialize
+    one.publish("data.private", object())  # cannot be serialized
     recorder.close()
     one.publish(topic(sent[0]), sent[0])
     got: list[Any] = []
@@ -116,7 +116,7 @@ def test_what_one_bus_publishes_another_gets(
 def test_what_a_feed_publishes_is_not_recorded_again(
     writer: aiochronicle.Writer[Any], queue_path: Path, tmp_path: Path
 ) -> None:
-    """But what handlers publish on its account is, the same object included."""
+    """But messages that handlers publish in response are recorded, even the same object."""
     with open_writer(tmp_path / "from") as other:
         append_objects(other, [quote(1), quote(2)], topic=topic)
     bus = make_bus()
@@ -212,7 +212,7 @@ def test_messages_that_are_of_no_bus_are_refused(
 def test_from_a_queue_to_a_catalog_and_back(
     writer: aiochronicle.Writer[Any], queue_path: Path, tmp_path: Path, rng: random.Random
 ) -> None:
-    """In files of a few objects, with many of one instant, a little out of order, beside other types."""
+    """With small files, many equal timestamps, slight disorder, and objects of other types."""
     numbers = sorted(rng.randrange(300) for _ in range(500))
     quotes = [quote(number, rng.choice(VENUES)) for number in numbers]
     shaken = list(quotes)

@@ -1,4 +1,4 @@
-"""A queue below a root has one name everywhere: its path below that root."""
+"""A queue below a root has the same name everywhere: its path relative to that root."""
 
 import asyncio
 from pathlib import Path
@@ -10,7 +10,7 @@ from aiochronicle.digest import StreamDigest
 
 
 def digest_of(root: Path, names: tuple[str, ...] = MARKETS) -> str:
-    """The digest of a strict fan-in over readers whose names are their paths below the root."""
+    """Return the digest of a strict fan-in over readers named by their paths relative to the root."""
     digest = StreamDigest(names)
     readers = [open_reader(root / name, source=name) for name in names]
     with FanIn(readers, order="strict") as fan_in:

@@ -1,4 +1,4 @@
-"""What a notebook shows, and the notebook of the examples, run in a real kernel."""
+"""The display of objects in notebooks, and the example notebook, run in a real kernel."""
 
 import shutil
 from pathlib import Path

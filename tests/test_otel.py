@@ -1,4 +1,4 @@
-"""Spans and metrics by the conventions for messaging, with the real SDK and its exporters in memory."""
+"""Spans and metrics by the messaging conventions, with the real SDK and its in-memory exporters."""
 
 import asyncio
 import subprocess
@@ -45,7 +45,7 @@ class Plain(msgspec.Struct):
 
 
 class Recorded:
-    """A program's telemetry, and what it has exported."""
+    """A program's telemetry and its exported spans and metrics."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -138,7 +138,7 @@ def test_append_is_a_producer_span_with_the_identity_of_its_message(
 def test_a_struct_with_the_field_carries_the_trace_to_another_program(
     queue_path: Path, recorded: Recorded
 ) -> None:
-    elsewhere = Recorded()  # another process: it remembers nothing of what was sent here
+    elsewhere = Recorded()  # as in another process, which does not remember the messages sent here
     with (
         open_writer(queue_path, codec=Order) as writer,
         recorded.tracer.start_as_current_span("trade") as trade,
@@ -223,7 +223,7 @@ def test_a_context_that_makes_no_sense_is_ignored(
 
 
 def test_a_result_links_to_what_its_cause_was_sent_in(tmp_path: Path, recorded: Recorded) -> None:
-    """Of a cause by queue id and seq: in one process it is remembered."""
+    """This works even for a cause (queue_id, seq), which is remembered within a process."""
     telemetry = recorded.telemetry
     with (
         open_writer(tmp_path / "orders") as orders,
@@ -257,14 +257,14 @@ def test_what_is_remembered_is_bounded(queue_path: Path, recorded: Recorded) -> 
         traced.append_many([b"x"] * 25)
         causes = [(message.queue_id, message.seq) for message in reader]
         recorded.exporter.clear()
-        for cause in reversed(causes):  # without the message, whose headers would tell
+        for cause in reversed(causes):  # without the message, whose headers have the context
             telemetry.writer(writer).append(b"y", cause=cause)
     known = [bool(span.links) for span in recorded.spans()]
-    assert known == [True] * 5 + [False] * 20  # each took the place of one
+    assert known == [True] * 5 + [False] * 20  # each new entry evicted an old one
 
 
 def test_context_travels_in_the_headers_of_bytes(queue_path: Path, recorded: Recorded) -> None:
-    """The consumer is another Telemetry, as in another process: it remembers nothing."""
+    """The consumer is another Telemetry, which remembers nothing, as in another process."""
     consumer = Telemetry(tracer_provider=recorded.tracers)
     with open_writer(queue_path, codec=Plain) as writer, open_reader(queue_path) as reader:
         traced = recorded.telemetry.writer(writer)
@@ -326,7 +326,7 @@ def test_what_is_remembered_is_bounded_with_threads(queue_path: Path, recorded: 
 
 
 def test_queues_without_an_identity_are_not_confused(tmp_path: Path, recorded: Recorded) -> None:
-    """Java's have none, and the same indexes in each of them."""
+    """Java queues have no id, and all of them use the same indexes."""
     telemetry = recorded.telemetry
     with (
         open_writer(tmp_path / "a", format="cq4") as a,
@@ -468,7 +468,7 @@ def test_metrics_are_those_of_the_conventions(queue_path: Path, recorded: Record
     point = found["messaging.process.duration"][0]
     assert point.explicit_bounds[:3] == (0.005, 0.01, 0.025)
     assert 0 <= point.sum < 60
-    # Nothing that is different for each message: that would be a series per message.
+    # No attribute that differs per message, which would create a series per message.
     for points in found.values():
         for point in points:
             assert set(point.attributes) <= {

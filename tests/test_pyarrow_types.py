@@ -1,4 +1,4 @@
-"""typings/pyarrow describes pyarrow as it is: type checkers believe it."""
+"""typings/pyarrow, which type checkers rely on, matches the real pyarrow."""
 
 import ast
 import importlib
@@ -31,12 +31,12 @@ def is_property(node: Described) -> bool:
 
 
 def misfits(function: Any, node: ast.FunctionDef) -> Iterator[str]:
-    """Yield how the parameters that are described differ from what can be given."""
+    """Yield the differences between the described parameters and the real ones."""
     there = [one for one in inspect.signature(function).parameters.values() if one.name != "self"]
     names = [one.name for one in there]
     given = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
     given = [name for name in given if name not in ("self", "cls")]
-    takes_any = any(one.kind is one.VAR_POSITIONAL for one in there)  # or C does not say what
+    takes_any = any(one.kind is one.VAR_POSITIONAL for one in there)  # or C has no signature
     if not takes_any and given != names[: len(given)]:
         yield f"{given} are described, and there are {names}"
     for keyword in node.args.kwonlyargs:
@@ -57,7 +57,7 @@ def test_what_is_described_is_there(module: str) -> None:
         found: Any = importlib.import_module(f"pyarrow.{module}")
         for name in place.split(".")[1:]:
             found = getattr(found, name, None)
-        if place.endswith(".__buffer__"):  # which Python 3.11 does not show
+        if place.endswith(".__buffer__"):  # not visible in Python 3.11
             memoryview(pa.py_buffer(b"content"))
         elif found is None:
             wrong.append(f"{place} is not there")

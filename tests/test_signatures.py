@@ -1,4 +1,4 @@
-"""The C types say what their methods take: ``help``, editors and ``inspect.signature`` work on them."""
+"""The methods of the C types have signatures: ``help``, editors and ``inspect.signature`` work."""
 
 import ast
 import inspect
@@ -59,7 +59,7 @@ def stub_methods() -> dict[tuple[str, str], Parameters]:
 def test_methods_have_a_docstring_and_a_signature(name: str) -> None:
     for method_name, method in methods(c_types()[name]).items():
         assert method.__doc__, method_name
-        inspect.signature(method)  # raises if there is none
+        inspect.signature(method)  # raises if the method has no signature
 
 
 def test_signatures_are_those_of_the_stub() -> None:

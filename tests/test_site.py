@@ -1,4 +1,4 @@
-"""The documentation builds as a site: every link and anchor leads somewhere, every public name is in it."""
+"""The documentation builds as a site: all links and anchors resolve, every public name is included."""
 
 import os
 import re
@@ -69,7 +69,7 @@ def test_picture_has_a_title_and_both_colour_schemes(name: str) -> None:
 
 
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
-    """Guards the build: without this, strict mode could be off and nobody would notice."""
+    """Without this test, strict mode could be off unnoticed."""
     pytest.importorskip("mkdocs", reason="the site is built by mkdocs: the extra 'docs'")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# A\n\n[b](index.md#missing)\n")

@@ -1,4 +1,4 @@
-"""R13, a few seconds of it: see tests/helpers/soaking.py."""
+"""A few seconds of R13: see tests/helpers/soaking.py."""
 
 from pathlib import Path
 

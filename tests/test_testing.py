@@ -1,4 +1,4 @@
-"""What users test their services with, and whether it does what it says."""
+"""The test helpers for users work as documented."""
 
 import asyncio
 import errno
@@ -86,7 +86,7 @@ def test_images_of_a_crash(tmp_path: Path, queue_path: Path, flush: str) -> None
         with aiochronicle.open_writer(tmp_path / image) as writer:
             if image == "killed" or flush == "sync":
                 assert writer.next_seq == count
-            else:  # a segment that was rolled away from may have been synced since
+            else:  # a segment may have been synced after the roll
                 assert 1000 <= writer.next_seq < 2000
             assert writer.statistics().queue_id == queue_id
             expected = [b"%d" % i + bytes(100) for i in range(writer.next_seq)]
@@ -156,7 +156,7 @@ def test_the_bus_is_temporary(bus: Bus, clock: ManualClock, tmp_path: Path) -> N
 
 
 def test_the_fixtures_work_in_a_project_of_a_user(tmp_path: Path) -> None:
-    """With the leak check: a test that leaves a reader open fails."""
+    """With the leak check, a test that leaves an object open fails."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["aiochronicle.testing.fixtures"]\n')
     (tmp_path / "test_service.py").write_text(
         """

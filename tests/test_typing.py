@@ -1,7 +1,6 @@
-"""Type checkers know what messages decode to, and find mistakes: mypy and pyright, both strict.
+"""Type checkers know the decoded types of messages and find errors: mypy and pyright, both strict.
 
-``tests/typing`` has a program of a user, in which there is nothing to complain about, and one with
-mistakes, of which each must be found.
+``tests/typing`` has a user's program without errors, and one with errors, each of which must be found.
 """
 
 import json
@@ -16,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PROGRAMS = ROOT / "tests" / "typing"
 
-# Our own modules are checked with typings/pyarrow, and here with what users have: pyarrow-stubs.
+# Our own modules are checked with typings/pyarrow; here, with pyarrow-stubs, as users have it.
 MYPY_INI = """
 [mypy]
 strict = true
@@ -40,7 +39,7 @@ def mypy(program: Path, tmp_path: Path) -> Complaints:
 
 
 def pyright(program: Path, tmp_path: Path) -> Complaints:
-    (tmp_path / program.name).write_bytes(program.read_bytes())  # out of reach of our own settings
+    (tmp_path / program.name).write_bytes(program.read_bytes())  # out of reach of our settings
     settings = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [str(ROOT)]}
     project = tmp_path / "pyrightconfig.json"
     project.write_text(json.dumps(settings))

@@ -1,8 +1,8 @@
-"""Groups: members in any processes share the messages of one queue, one member per message at a time.
+"""Groups: members in any process share the messages of one queue, one member per message at a time.
 
-The work per message is in C (csrc/python/group.c over csrc/group_slots.c; the protocol is described
-at the head of csrc/group.c). Here: opening, settings, waiting, and messages that were delivered too often
-(dead_letter_mover.py).
+The work per message is in C (csrc/python/group.c over csrc/group_slots.c; the protocol is described at the
+head of csrc/group.c). This module opens groups, checks settings, waits, and hands messages that were
+delivered too often to dead_letter_mover.py.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ def _encode_name(path: str | os.PathLike[str], name: str) -> bytes:
 
 
 def milliseconds_between_tries(retry_s: float | tuple[float, float]) -> tuple[int, int]:
-    """Return the first and the longest delay."""
+    """Return the first and the longest retry delay, in milliseconds."""
     wanted = "seconds, 0 to 86400, or a pair of them: the first and the longest delay"
     first, most = retry_s if isinstance(retry_s, tuple) and len(retry_s) == 2 else (retry_s, 30.0)
     first_ms = _milliseconds("retry_s", wanted, first, 0)
@@ -116,10 +116,10 @@ def open_queue_group(
     mode: int = 0o600,
     turns: _hot.Turns | None = None,
 ) -> "QueueGroup[T]":
-    """Join a group of one queue: see ``open_group``, which knows topics as well.
+    """Join a group of one queue: see ``open_group``, which also accepts topics.
 
-    With ``turns``, of a topic that the queue is in, ``key`` returns a number, and the order is that of
-    all queues of the topic.
+    ``turns`` are those of the topic that the queue belongs to: ``key`` then returns a number, and the order
+    is that over all queues of the topic.
     """
     config, place = check_settings(
         path,
@@ -187,7 +187,7 @@ def check_settings(
     order: str,
     key: Key | None,
 ) -> tuple[Any, Path | None]:
-    """Return the settings that all members share, for the engine, and the place for dead letters."""
+    """Return the settings that all members share, for the engine, and the path of the dead-letter queue."""
     config = ffi.new("ac_group_config_t *")
     config.lease_ms = _milliseconds("lease_s", "seconds, 0.001 to 86400", lease_s, 0.001)
     config.limit = integer("max_in_flight", max_in_flight, 1, lib.AC_GROUP_LIMIT_MAX)
@@ -217,12 +217,12 @@ def _check_order(order: str, key: Key | None) -> int:
 class Group(Closing, ABC, Generic[T_co]):
     """A member of a group. Created by open_group; a context manager, ``with`` and ``async with``.
 
-    It is a member in one queue, or, if it is a TopicGroup, in the queues of all writers of a topic.
+    It is a member in one queue; a TopicGroup is a member in the queues of all writers of a topic.
 
     ``async for delivery in group`` continues until the member is closed; ``for delivery in group`` delivers
     what is available now. End each Delivery with ``ack()``, ``nack(delay_s)``, or ``async with delivery:``,
     which acknowledges on success and gives back on an exception. A delivery that is garbage-collected before
-    is given back.
+    that is given back.
 
     Cancelling anywhere loses nothing: messages that were not delivered were not claimed, and the message of a
     cancelled ``async with`` block is delivered again at once, which does not count as an attempt.
@@ -263,7 +263,7 @@ class Group(Closing, ABC, Generic[T_co]):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Delivery[T_co]]:
-        """Give what there is for this member now."""
+        """Yield the deliveries available to this member now."""
 
     @abstractmethod
     def wait(self, timeout: float | None = None) -> bool:
@@ -276,24 +276,24 @@ class Group(Closing, ABC, Generic[T_co]):
     def next(self, timeout: float | None = None) -> Coroutine[Any, Any, Delivery[T_co]]:
         """Wait for the next delivery; TimeoutError after ``timeout`` seconds, ClosedError if closed.
 
-        Cancelled or timed out, it has claimed nothing.
+        If cancelled or timed out, it has claimed nothing.
         """
 
     @abstractmethod
     def __aiter__(self) -> AsyncIterator[Delivery[T_co]]:
-        """Give deliveries until the member is closed."""
+        """Yield deliveries until the member is closed."""
 
     @abstractmethod
     def batches(self, max_messages: int = 1024) -> AsyncIterator[list[Delivery[T_co]]]:
         """Iterate over lists of deliveries: ``async for batch in group.batches()``.
 
         A batch has at least one and at most ``max_messages``, and is returned as soon as a message is
-        available. Cancelled, it has claimed nothing. All messages of a batch have the same lease.
+        available. If cancelled, it has claimed nothing. All messages of a batch have the same lease.
         """
 
     @abstractmethod
     def statistics(self) -> "GroupMember":
-        """Return what this member did since it was opened. ``info`` describes the whole group."""
+        """Return the counters of this member since it was opened. ``info`` describes the whole group."""
 
     @abstractmethod
     def info(self) -> "GroupInfo":
@@ -353,7 +353,7 @@ class QueueGroup(_hot.Group[T_co], Group[T_co]):
         return self._readers[0].path
 
     def __repr__(self) -> str:
-        """Name the queue, the group, and how much is in flight."""
+        """Return the queue, the group, and the number of messages in flight."""
         state = "closed" if self.closed else f"{self.in_flight} in flight"
         return f"<Group {self._name!r} of {self.path}, {state}>"
 
@@ -380,7 +380,7 @@ class QueueGroup(_hot.Group[T_co], Group[T_co]):
         return GroupBatches(self, positive("max_messages", max_messages))
 
     def statistics(self) -> "GroupMember":
-        """Return what this member did since it was opened. ``info`` describes the whole group."""
+        """Return the counters of this member since it was opened. ``info`` describes the whole group."""
         counted = zip(_COUNTERS, self._counters(), strict=True)
         return GroupMember(pid=os.getpid(), alive=True, in_flight=self.in_flight, **dict(counted))
 
@@ -398,7 +398,7 @@ class QueueGroup(_hot.Group[T_co], Group[T_co]):
 
 
 class GroupBatches(Generic[T]):
-    """Made by ``Group.batches``."""
+    """The iterator that ``Group.batches`` returns."""
 
     def __init__(self, group: QueueGroup[T], max_messages: int) -> None:
         self._group = group
@@ -418,15 +418,15 @@ class GroupBatches(Generic[T]):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Do nothing, for ``contextlib.aclosing``: the group stays as it is."""
+        """Do nothing: for ``contextlib.aclosing``. The group stays open."""
 
 
 class GroupMember(HtmlStruct, frozen=True, kw_only=True):
     """One member of a group, and its counters since it joined.
 
     ``alive`` is False for a member that died with messages in flight, which others will get. ``redelivered``
-    counts messages that had been delivered before, ``refused`` acknowledgements after the lease had ended.
-    ``pid`` is that in its own container.
+    counts messages that had been delivered before, ``refused`` counts acknowledgements after the lease had
+    ended. ``pid`` is the process id in the member's own container.
     """
 
     pid: int
@@ -442,13 +442,13 @@ class GroupMember(HtmlStruct, frozen=True, kw_only=True):
 
 
 class GroupInfo(HtmlStruct, frozen=True, kw_only=True):
-    """A group, seen from outside.
+    """The state of a group.
 
-    ``pending`` messages are not acknowledged yet: ``in_flight`` of them are with a member, ``delayed`` were
-    given back with a delay, ``retried`` were delivered more than once. Everything before ``low_seq`` is
-    acknowledged. ``oldest_ns`` is the timestamp of the oldest unacknowledged message, None if there is none.
-    ``current`` is False if the members' state is from before a reboot, or from a copy: then only the
-    committed position counts.
+    ``pending`` messages are not acknowledged yet. Of these, ``in_flight`` are with a member, ``delayed``
+    were given back with a delay, and ``retried`` were delivered more than once. Everything before
+    ``low_seq`` is acknowledged. ``oldest_ns`` is the timestamp of the oldest unacknowledged message, None if
+    there is none. ``current`` is False if the members' state is from before a reboot, or from a copy: then
+    only the committed position counts.
     """
 
     name: str
@@ -468,7 +468,7 @@ class GroupInfo(HtmlStruct, frozen=True, kw_only=True):
 
 
 def inspect_queue_group(path: str | os.PathLike[str], name: str) -> GroupInfo:
-    """Return what ``inspect_group`` says about a group of one queue."""
+    """Return the result of ``inspect_group`` for a group of one queue."""
     info = ffi.new("ac_group_info_t *")
     error = new_error()
     encoded = _encode_name(path, name)

@@ -1,4 +1,4 @@
-"""Native queues into Java queues, and back."""
+"""Convert native queues to Java queues, and back."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -37,18 +37,18 @@ def _lost(into: str, *, with_headers: bool) -> tuple[str, ...]:
 
 
 class ConvertProgress(HtmlStruct, frozen=True, kw_only=True):
-    """How far a conversion is."""
+    """The progress of a conversion."""
 
     messages: int
     messages_total: int
 
 
 class ConvertReport(HtmlStruct, frozen=True, kw_only=True):
-    """A queue that was converted.
+    """The result of a conversion.
 
-    ``not_carried`` lists what the new format cannot store; ``times_raised`` counts messages that were older
-    than the one before and got its time. ``skipped`` counts the damaged places and
-    the missing segments that were stepped over.
+    ``not_carried`` lists the properties that the new format cannot store. ``times_raised`` counts messages
+    that were older than the previous one and got its time. ``skipped`` counts the damaged places and missing
+    segments that were skipped.
     """
 
     path: str
@@ -73,17 +73,18 @@ def convert(
 ) -> ConvertReport:
     """Copy a native queue to a new Java queue, or a Java queue to a new native one.
 
-    Messages keep their order and payloads, and named readers their positions. A native message goes into the
-    cycle (``roll_cycle``, ``epoch``) of its time. A message of a Java queue gets the time that ``timestamp``
-    finds, as in ``open_reader``, otherwise that of its cycle.
+    Messages keep their order and payloads, and named readers keep their positions. A native message goes
+    into the cycle (``roll_cycle``, ``epoch``) of its time. A message of a Java queue gets the time that
+    ``timestamp`` returns, as in ``open_reader``; without it, that of its cycle.
 
-    A Java queue has no place for keys and headers, so they are left out. With ``headers="field"`` a message
-    that has any becomes a Java document with the fields ``key``, ``headers`` and ``payload``, and is turned
-    back by the same parameter (docs/guide/java.md).
+    A Java queue has no place for keys and headers, so they are left out. With ``headers="field"``, a message
+    that has any becomes a Java document with the fields ``key``, ``headers`` and ``payload``; the same
+    parameter converts it back (docs/guide/java.md).
 
-    Messages appended after it began are not converted. It needs memory for some thousand messages. The new
-    queue appears when it is complete and on disk. If it is killed before, it leaves a hidden directory, which
-    the next conversion to that path removes. Blocks: in an event loop use ``asyncio.to_thread``.
+    Messages appended after the start are not converted. The conversion needs memory for a few thousand
+    messages. The new queue appears when it is complete and on disk. A killed conversion leaves a hidden
+    directory, which the next conversion to that path removes. Blocks: in an event loop use
+    ``asyncio.to_thread``.
 
     >>> report = convert(queue, tmp_path / "for-java", roll_cycle="FAST_HOURLY")
     >>> report.format, report.messages
@@ -143,14 +144,14 @@ class _Work:
         self._tell = tell
         self._now_ns = 0
         self.messages = self.times_raised = self.skipped = 0
-        self.placed: dict[str, int] = {}  # readers, by the seq they go on with
+        self.placed: dict[str, int] = {}  # reader name to the seq where it continues
         next_seq = inspect(source).next_seq
         readers = [
             (next_seq - one.lag.messages if one.damaged else one.committed_seq or 0, one.name)
             for one in list_readers(source)
             if not one.lost
         ]
-        self._waiting = sorted(readers, reverse=True)  # the one with the largest lag is last
+        self._waiting = sorted(readers, reverse=True)  # the reader with the largest lag is last
 
     def run(self, reading: dict[str, Any], writing: dict[str, Any]) -> None:
         self._over_gaps = reading["on_corrupt"] == "skip"
@@ -184,12 +185,12 @@ class _Work:
             self.messages += 1
             if self.messages % _BATCH == 0:
                 self._tell(ConvertProgress(messages=self.messages, messages_total=total))
-        for _, name in self._waiting:  # had read everything
+        for _, name in self._waiting:  # these had read everything
             self.placed[name] = next_seq
         self._tell(ConvertProgress(messages=self.messages, messages_total=total))
 
     def _messages(self, reader: Reader) -> Iterator[Message]:
-        """Yield what was there when it began, over segments that are missing if that is wanted."""
+        """Yield the messages from before the start, skipping missing segments if ``on_corrupt`` allows."""
         while True:
             try:
                 while batch := reader.read_batch(_BATCH):
@@ -221,5 +222,5 @@ class _Work:
         payload, key, headers = unwrap(message.payload)
         try:
             return writer.append(payload, timestamp_ns=self._now_ns, key=key, headers=headers)
-        except InvalidArgument:  # more headers than a message may have: it is another program's
+        except InvalidArgument:  # more headers than a message may have: written by another program
             return writer.append(message.payload, timestamp_ns=self._now_ns)

@@ -1,4 +1,4 @@
-"""Groups of a queue, and of a topic with many writers: opening, and seen from outside."""
+"""Open and inspect groups, of a queue and of a topic with many writers."""
 
 import os
 from collections.abc import Sequence
@@ -54,10 +54,10 @@ def open_group(
 ) -> Group[T]:
     """Join a group of a queue; the first member creates it. In an event loop use ``aopen_group``.
 
-    A group has up to 256 members, in any number of processes, and each message goes to one of them at a time.
-    Tasks of one process may share a member. A message that is not acknowledged within ``lease_s`` is
+    A group has up to 256 members, in any number of processes, and each message goes to one of them at a
+    time. Tasks of one process may share a member. A message that is not acknowledged within ``lease_s`` is
     delivered again; messages of a killed or closed member are delivered again at once. At most
-    ``max_in_flight`` messages are delivered, counted from the oldest that is not acknowledged.
+    ``max_in_flight`` messages are delivered, counted from the oldest unacknowledged one.
 
     A message that failed ``max_deliver`` times (at most 254) is moved to the queue at ``dead_letter``, as a
     DeadLetter. A message that failed in an ``async with`` block is delivered again after the delay
@@ -66,13 +66,13 @@ def open_group(
     ``order="key"`` delivers the messages of one key, which ``key(message)`` returns, in order and one at a
     time. All members need the same function, and call it for every message.
 
-    ``start`` is where a new group begins. The position of the group is that of a reader of the same name:
-    retention, capacity and ``list_readers`` know it. The name of an existing reader is refused with
-    ReaderBusy; with ``adopt`` the group continues where that reader stopped. GroupInUse: other members were
-    opened with other settings.
+    ``start`` is where a new group begins. The group's position is that of a reader of the same name, so
+    retention, capacity and ``list_readers`` include it. The name of an existing reader is refused with
+    ReaderBusy; with ``adopt`` the group continues where that reader stopped. Raises GroupInUse if other
+    members were opened with different settings.
 
-    If the path is a topic with many writers, it returns a TopicGroup, which is a Group, too; ``wait`` is not
-    for topics.
+    For a topic with many writers it returns a TopicGroup, which is also a Group; topics do not support
+    ``wait``.
 
     >>> with open_group(queue, "workers") as group:
     ...     for delivery in group:
@@ -101,10 +101,10 @@ def open_group(
 async def aopen_group(*arguments: Any, **options: Any) -> Any:
     """Join a group without blocking the event loop: ``open_group`` for coroutines.
 
-    The parameters are those of open_group, and so are the exceptions, raised when it is awaited.
+    Parameters and exceptions are those of open_group; the exceptions are raised when it is awaited.
     ``group = await aopen_group(path, name)``, or ``async with``, which also closes in the background.
 
-    Cancelled while it opens, everything that the thread has opened is closed again.
+    If it is cancelled while it opens, it closes everything that the thread has opened.
 
     >>> import asyncio
     >>> async def main():
@@ -119,9 +119,9 @@ async def aopen_group(*arguments: Any, **options: Any) -> Any:
 
 
 def inspect_group(path: str | os.PathLike[str], name: str) -> GroupInfo:
-    """Describe a group without joining it. ReaderNotFound if there is none. Never writes.
+    """Describe a group without joining it. Raises ReaderNotFound if it does not exist. Never writes.
 
-    For a topic with many writers, over all of them: ``low_seq`` and ``next_seq`` are sums.
+    For a topic, the numbers cover all writers: ``low_seq`` and ``next_seq`` are sums.
 
     >>> open_group(queue, "workers").close()
     >>> inspect_group(queue, "workers").pending

@@ -55,7 +55,7 @@ __all__ = ["TopicGroup", "inspect_topic_group", "list_topic_groups"]
 _log = logging.getLogger("aiochronicle.topic_group")
 
 _LOOK_EVERY_S = 0.05
-_RUN = 64  # messages of one queue before the next has its turn
+_RUN = 64  # messages of one queue before the turn of the next one
 _TURN_S = 0.0002
 _WAIT_STEP_S = 0.005
 _COUNTERS = ("in_flight", "claimed", "acked", "nacked", "redelivered", "refused", "woken")
@@ -65,20 +65,20 @@ _TRY_AGAIN_S = 0.2
 class TopicGroup(Group[T_co]):
     """A member of a group that shares the messages of a topic with many writers.
 
-    As ``open_group``, over all present and future writers of the topic: ``async for``, ``for``, ``next``,
-    ``poll``, ``take_batch``, ``batches`` and ``wait`` return deliveries of any of them.
+    Like a group of one queue, over all present and future writers of the topic: ``async for``, ``for``,
+    ``next``, ``poll``, ``take_batch``, ``batches`` and ``wait`` cover the messages of all writers.
     ``delivery.message.source`` is the writer's queue, and seqs are those of that queue. The parameters are
     those of open_group; ``max_in_flight`` applies to each queue, and ``adopt`` continues where a TopicReader
-    of this name stopped. ``wait_for_queue`` creates the topic if there is none; without it that is
+    of this name stopped. ``wait_for_queue`` creates a missing topic; without it, a missing topic raises
     QueueNotFound.
 
-    ``order="key"`` is across all writers: messages of one key are delivered one at a time, those of one
-    writer in its order, and those of several by timestamp, as docs/guide/groups.md says. ``key(message)``
+    ``order="key"`` applies across all writers. Messages of one key are delivered one at a time: those of one
+    writer in its order, those of several writers by timestamp (docs/guide/groups.md). ``key(message)``
     returns bytes, a str, an int, None, or a tuple of those.
 
-    Opening waits for the disk: in an event loop, ``await TopicGroup.aopen(...)``. An exception of one queue
-    is raised once; the queue is in ``problems`` until it can be joined again. Iterate again for the other
-    queues.
+    Opening waits for the disk: in an event loop use ``await TopicGroup.aopen(...)``. An exception of one
+    queue is raised once; the queue stays in ``problems`` until it can be joined again. Iterate again to
+    continue with the other queues.
 
     >>> with open_writer(tmp_path / "jobs", shared=True) as one:
     ...     _ = one.append(b"resize")
@@ -124,7 +124,7 @@ class TopicGroup(Group[T_co]):
             "mode": mode,
             "order": order,
             "key": None if key is None else number_of(key),
-            "adopt": True,  # a writer has made the position: see SharedTopic.open
+            "adopt": True,  # the writer created the position: see SharedTopic.open
         }
         if isinstance(start, int):
             raise InvalidArgument(
@@ -132,7 +132,7 @@ class TopicGroup(Group[T_co]):
             )
         if dead_letter is not None and _is_below(dead_letter, self._topic.path):
             raise InvalidArgument(f"dead_letter {os.fspath(dead_letter)!r} is in the topic itself")
-        # Here, too: there may be no queue yet.
+        # Checked here, too, because there may be no queue yet.
         check_settings(
             path,
             lease_s=lease_s,
@@ -150,13 +150,13 @@ class TopicGroup(Group[T_co]):
         if codec is not None:
             registry_of(codec)
         self.problems: dict[str, ChronicleError] = {}
-        self._errors: list[ChronicleError] = []  # of queues that could not be joined, to be raised
+        self._errors: list[ChronicleError] = []  # to raise: of queues that could not be joined
         self._members: dict[str, QueueGroup[T_co]] = {}
         self._turns_by_key: TopicTurns | None = None
         self._turns: list[str] = []
         self._turn = self._run = 0
         self._burst = positive("burst", burst)
-        self._turn_left = self._burst  # of the event loop: see _give_turn
+        self._turn_left = self._burst  # until other tasks run: see _give_turn
         self._turn_ends_s = 0.0
         self._examiner = Examiner(self._topic.queues, depth=1)
         self._looked_s = self._tried_s = 0.0
@@ -180,11 +180,11 @@ class TopicGroup(Group[T_co]):
         except BaseException:
             self.close()
             raise
-        self._start = "first"  # what comes from now on is new
+        self._start = "first"  # queues that appear from now on are new
 
     @classmethod
     async def aopen(cls, path: str | os.PathLike[str], name: str, **options: Any) -> Self:
-        """Open it without blocking the event loop. Cancelled, what was opened is closed again."""
+        """Open without blocking the event loop. If cancelled, close everything that was opened."""
         opening = asyncio.ensure_future(in_background(lambda: cls(path, name, **options)))
         try:
             return await asyncio.shield(opening)
@@ -213,12 +213,12 @@ class TopicGroup(Group[T_co]):
         return sum(member.in_flight for member in self._members.values())
 
     def __repr__(self) -> str:
-        """Name the topic, the group, and how many writers there are."""
+        """Return the topic, the group, and the number of writers."""
         state = "closed" if self._closed else f"{len(self._members)} writers"
         return f"<TopicGroup {self._name!r} of {printable(self.path)}, {state}>"
 
     def statistics(self) -> GroupMember:
-        """Return what this member did since it was opened, in the queues that are there now.
+        """Return the counters of this member since it was opened, over the queues that exist now.
 
         ``info`` describes the whole group.
         """
@@ -235,7 +235,7 @@ class TopicGroup(Group[T_co]):
     # ---- queues ----
 
     def _look(self, *, first: bool = False) -> None:
-        """Join the queues of writers that came, and leave those that went."""
+        """Join the queues of new writers, and leave those that have gone."""
         self._looked_s = time.monotonic()
         self._examiner.examine(None, lambda: False)
         there = self._examiner.queues()
@@ -257,7 +257,7 @@ class TopicGroup(Group[T_co]):
         except (QueueNotFound, QueueGone):  # folded away just now
             return
         except ChronicleError as error:
-            if self.closed:  # meanwhile
+            if self.closed:  # closed meanwhile
                 return
             is_known = path in self.problems
             self.problems[path] = error
@@ -270,7 +270,7 @@ class TopicGroup(Group[T_co]):
             member.close()
 
     def _keep(self, path: str, member: QueueGroup[T_co]) -> bool:
-        """Take a member in; False if it was closed, or the queue joined in another thread, by now."""
+        """Add a member; False if the group was closed, or another thread joined the queue, meanwhile."""
         with self._joining:
             if self._closed or path in self._members:
                 return False
@@ -294,7 +294,7 @@ class TopicGroup(Group[T_co]):
                     self._turns_by_key.handle.forget(queue_id)
 
     def _look_at_turns(self) -> None:
-        """Go on with keys that wait for a message of a queue that this member has not joined."""
+        """Continue with keys that wait for a message of a queue that this member has not joined."""
         if self._turns_by_key is not None:
             with contextlib.suppress(ClosedError):
                 self._turns_by_key.settle_unknown()
@@ -305,7 +305,7 @@ class TopicGroup(Group[T_co]):
         self.problems[path] = error
 
     def _try_again(self) -> None:
-        """Join the queues that were set aside, if they are there. In a thread."""
+        """Join the queues that were set aside, if they still exist. Runs in a thread."""
         for path in list(self.problems):
             if Path(path).is_dir():
                 self._join(path)
@@ -325,7 +325,7 @@ class TopicGroup(Group[T_co]):
             raise ClosedError("the group is closed", path=self.path)
 
     def _take(self) -> Delivery[T_co] | None:
-        """Return a delivery of the queue whose turn it is, or of the next that has one."""
+        """Return a delivery of the queue whose turn it is, or of the next queue that has one."""
         self._check_open()
         for _ in range(len(self._turns)):
             if self._turn >= len(self._turns):
@@ -349,14 +349,14 @@ class TopicGroup(Group[T_co]):
         return None
 
     def poll(self) -> Delivery[T_co] | None:
-        """Return a message for this member, None if there is none now."""
+        """Return a delivery for this member, None if none is available now."""
         delivery = self._take()
         if delivery is None and self._look_if_due():
             delivery = self._take()
         return delivery
 
     def __iter__(self) -> Iterator[Delivery[T_co]]:
-        """Give what there is for this member now."""
+        """Yield the deliveries available to this member now."""
         if self._follower is None:
             self._look()
         while (delivery := self._take()) is not None:
@@ -373,7 +373,7 @@ class TopicGroup(Group[T_co]):
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until there is a message for this member; False after ``timeout``.
 
-        It checks 200 times a second; in an event loop nothing runs while no message comes.
+        It polls 200 times a second. In an event loop it blocks all other tasks.
         """
         limit_s = checked_timeout(timeout)
         end_s = None if limit_s is None else time.monotonic() + limit_s
@@ -403,7 +403,7 @@ class TopicGroup(Group[T_co]):
     async def next(self, timeout: float | None = None) -> Delivery[T_co]:
         """Wait for the next delivery; TimeoutError after ``timeout`` seconds, ClosedError if closed.
 
-        Cancelled or timed out, it has claimed nothing.
+        If cancelled or timed out, it has claimed nothing.
         """
         limit_s = checked_timeout(timeout)
         if limit_s is None:
@@ -418,7 +418,7 @@ class TopicGroup(Group[T_co]):
         return delivery
 
     async def _give_turn(self) -> None:
-        """Let other tasks run every ``burst`` messages or 200 µs, however much there is to take."""
+        """Let other tasks run every ``burst`` messages or 200 µs, however many messages are available."""
         self._turn_left -= 1
         if self._turn_left > 0 and time.monotonic() < self._turn_ends_s:
             return
@@ -440,7 +440,7 @@ class TopicGroup(Group[T_co]):
     async def batches(self, max_messages: int = 1024) -> AsyncIterator[list[Delivery[T_co]]]:
         """Iterate over lists of deliveries: ``async for batch in group.batches()``.
 
-        A batch has at least one and at most ``max_messages``. Cancelled, it has claimed nothing.
+        A batch has at least one and at most ``max_messages``. If cancelled, it has claimed nothing.
         """
         most = positive("max_messages", max_messages)
         while not self._closed:
@@ -457,7 +457,7 @@ class TopicGroup(Group[T_co]):
                 return
 
     async def _something_new(self) -> None:
-        """Return when a queue may have something, or queues came or went."""
+        """Wait until a queue may have a message, or queues have come or gone."""
         self._follow()
         for path, member in list(self._members.items()):
             if path not in self._waiters:
@@ -507,7 +507,8 @@ class TopicGroup(Group[T_co]):
         self._follower = loop.create_task(self._follow_writers())
 
     async def _follow_writers(self) -> None:
-        # Not made again: a topic that was moved away stays away, and one that cannot be made ends nothing.
+        # make=False: a topic that was moved away stays away, and one that cannot be created does not end the
+        # task.
         discovery = Discovery(self._topic.queues, depth=1, rescan_s=5.0, make=False)
         try:
             async for event in discovery:
@@ -523,7 +524,7 @@ class TopicGroup(Group[T_co]):
     async def _join_in_background(self, path: str) -> None:
         try:
             await in_background(lambda: self._join(path))
-        except ChronicleError as error:  # who waits raises it
+        except ChronicleError as error:  # the waiting call raises it
             self._errors.append(error)
 
     def close(self) -> None:
@@ -531,7 +532,7 @@ class TopicGroup(Group[T_co]):
         with self._joining:
             self._closed = True
         if self._loop is not None and self._loop.is_running():
-            with contextlib.suppress(RuntimeError):  # it was closed at this moment
+            with contextlib.suppress(RuntimeError):  # the loop was closed at this moment
                 self._loop.call_soon_threadsafe(self._stop_following)
         for member in list(self._members.values()):
             member.close()
@@ -539,7 +540,7 @@ class TopicGroup(Group[T_co]):
             self._turns_by_key.close()
 
     async def aclose(self) -> None:
-        """Close it without blocking the loop. Cancelled, it is still closed."""
+        """Close without blocking the loop. If cancelled, it is still closed."""
         self._closed = True
         if self._loop is asyncio.get_running_loop():
             follower = self._follower
@@ -566,7 +567,7 @@ def _is_below(place: str | os.PathLike[str], topic: str) -> bool:
 
 
 def inspect_topic_group(path: str | os.PathLike[str], name: str) -> GroupInfo:
-    """Return what ``inspect_group`` says about a group of a topic with many writers, over all of them."""
+    """Return the result of ``inspect_group`` for a group of a topic, over all its writers."""
     topic = SharedTopic(path)
     found: list[GroupInfo] = []
     for writer in topic.writers():
@@ -589,7 +590,7 @@ def inspect_topic_group(path: str | os.PathLike[str], name: str) -> GroupInfo:
 
 
 def list_topic_groups(path: str | os.PathLike[str]) -> list[GroupInfo]:
-    """Return what ``list_groups`` says about a topic with many writers."""
+    """Return the result of ``list_groups`` for a topic with many writers."""
     topic = SharedTopic(path)
     found: list[GroupInfo] = []
     for name in topic.names():
@@ -599,7 +600,7 @@ def list_topic_groups(path: str | os.PathLike[str]) -> list[GroupInfo]:
 
 
 def _together(members: list[GroupMember]) -> tuple[GroupMember, ...]:
-    """Return one member per process: it has joined in every queue."""
+    """Merge the members of all queues: a member joins in every queue of the topic."""
     by_pid: dict[int, list[GroupMember]] = {}
     for member in members:
         by_pid.setdefault(member.pid, []).append(member)

@@ -1,4 +1,4 @@
-"""Order by key over all writers of a topic: what csrc/group_turns.c needs to know of directories."""
+"""Order by key over all writers of a topic: the directory handling for csrc/group_turns.c."""
 
 import binascii
 import contextlib
@@ -20,7 +20,7 @@ _QUEUES_MANY = lib.AC_TURNS_QUEUES * 3 // 4
 
 
 def number_of(key: Key) -> Callable[[Message[Any]], int]:
-    """Return a function that gives the number of a message's key, the same in every process."""
+    """Return a function that returns the number of a message's key, the same in every process."""
 
     def number(message: Message[Any]) -> int:
         return binascii.crc32(_encode(key(message))) % _KEYS
@@ -61,8 +61,8 @@ class TopicTurns:
         self.handle = _hot.Turns(int(ffi.cast("uintptr_t", handle[0])))
 
     def make_room(self) -> None:
-        """Give the places of queues that are gone to others, if there are not many left."""
-        known = self.handle.queues()  # before looking what there is
+        """Free the places of queues that are gone, if few places are left."""
+        known = self.handle.queues()  # before listing the queues
         if len(known) < _QUEUES_MANY:
             return
         there = self._queues()
@@ -76,7 +76,7 @@ class TopicTurns:
         return bool(self._unknown)
 
     def settle_unknown(self) -> None:
-        """Let keys wait no longer for messages that are done, or whose queue is gone."""
+        """Stop keys from waiting for messages that are done or whose queue is gone."""
         if not self.is_waiting():
             return
         unknown, self._unknown = self._unknown, set()
@@ -89,25 +89,25 @@ class TopicTurns:
                 continue
             with contextlib.suppress(
                 ChronicleError
-            ):  # then they wait until it is repaired, or gone
+            ):  # then the keys wait until the queue is repaired or gone
                 self.handle.settle(encode_path(there[queue_id]), self._name.encode())
 
     def _queues(self) -> dict[int, str] | None:
-        """Return the queues of the topic by id; None if one cannot be asked."""
+        """Return the queues of the topic by id; None if one cannot be inspected."""
         queues: dict[int, str] = {}
         for writer in self._topic.writers():
             path = self._topic.queue(writer)
             try:
                 queues[inspect(path).queue_id] = path
-            except (QueueNotFound, QueueGone):  # it is being made, or folded away
+            except (QueueNotFound, QueueGone):  # being created, or folded away
                 continue
             except ChronicleError:
                 return None
         return queues
 
     def close(self) -> None:
-        """Close it after the groups of all queues."""
+        """Close the turns. Call it after the groups of all queues are closed."""
         with contextlib.suppress(
             RuntimeError
-        ):  # a thread still joins: it closes what it has opened
+        ):  # a thread is still joining, and closes what it has opened
             self.handle.close()

@@ -1,5 +1,6 @@
-/* Preloaded into a process, it notes which thread makes the calls that may wait for the disk, and can make those slow
- * that write to it. Only calls that go through the C library: those of the engine and of Python do. */
+/* A library to preload into a process. It records which thread makes the calls that may wait for the disk,
+ * and can slow down those that write to it. It sees only calls through the C library, as the engine and
+ * Python make them. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -12,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LARGE = 2 << 20 }; /* beyond what Python's own memory is unmapped in */
+enum { LARGE = 2 << 20 }; /* larger than any mapping of Python's own memory */
 
 static unsigned delay_us;
 static __thread char noted[4096];
@@ -24,7 +25,7 @@ static void note(const char *call, const char *path) {
     if (added > 0 && added < room) length += (size_t)added;
 }
 
-static const char *ignored; /* part of the names of files that may be made and removed … */
+static const char *ignored; /* files with this in their names are not recorded … */
 
 static void note_slow(const char *call, const char *path) {
     unsigned pause_us = __atomic_load_n(&delay_us, __ATOMIC_RELAXED);
@@ -34,17 +35,17 @@ static void note_slow(const char *call, const char *path) {
     if (pause_us) usleep(pause_us);
 }
 
-/* From now on each of the calls that write takes so much longer, in every thread. */
+/* From now on, each call that writes takes this much longer, in every thread. */
 void disk_calls_delay(unsigned microseconds) {
     __atomic_store_n(&delay_us, microseconds, __ATOMIC_RELAXED);
 }
 
-/* … as long as the caller keeps this text; NULL = there are none. */
+/* … while the caller keeps this text alive; NULL: record all files. */
 void disk_calls_ignore(const char *part) {
     __atomic_store_n(&ignored, part, __ATOMIC_RELEASE);
 }
 
-/* A line for each call that this thread made since it last asked. */
+/* Return a line for each call that this thread has made since the last call of this function. */
 const char *disk_calls_of_this_thread(void) {
     static __thread char answer[sizeof noted];
     memcpy(answer, noted, length);

@@ -1,1 +1,1 @@
-"""What tests use and are not: programs that they start, waiting, the judge of deliveries."""
+"""Helpers of the tests: programs that they start, waiting, and the check of deliveries."""

@@ -1,9 +1,9 @@
 """R10: four writers and eight readers, killed and stopped at random, under clocks that jump.
 
-Every reader follows every queue through a fan-in and commits now and then. What it took it says
-before it commits, in ranges of seqs, and the one who watches compares: nothing is left out, nothing
-is out of order, every payload is the one that belongs to its seq, and a reader that was killed
-begins again after its last commit, not before it and not after what it had taken.
+Every reader follows every queue through a fan-in and commits now and then. Before it commits, it reports the
+messages that it took, as ranges of seqs. The parent process checks that no message is missing or out of
+order, that every payload belongs to its seq, and that a killed reader resumes between its last commit and
+the last message that it took.
 """
 
 import os
@@ -27,7 +27,7 @@ WRITERS = 4
 READERS = 8
 SEGMENT_BYTES = 1 << 20
 AHEAD_BYTES = 8 << 20
-READER_TTL_S = 600  # longer than any of them is dead or stopped
+READER_TTL_S = 600  # longer than any process is dead or stopped
 NS_PER_S = 10**9
 
 
@@ -39,7 +39,7 @@ def payload(queue: int, seq: int) -> bytes:
 
 
 def _write(root: Path, queue: int) -> None:
-    """Append forever; every message is stamped by a clock that is set forward and back."""
+    """Append forever, with timestamps from a clock that jumps forward and back."""
     dice = random.Random()
     off_ns = 0
 
@@ -62,7 +62,7 @@ def _write(root: Path, queue: int) -> None:
 
 
 def _read(root: Path, name: str) -> None:
-    """Take everything, say so, commit."""
+    """Take all messages, report them, commit."""
     queues = [open_reader(root / str(queue), name) for queue in range(WRITERS)]
     with FanIn(queues) as fan_in:
         for number, batch in enumerate(_batches(fan_in)):
@@ -87,11 +87,11 @@ def _batches(fan_in: FanIn) -> Iterator[list[aiochronicle.Message]]:
             yield batch
 
 
-# ---- the one who watches them ----
+# ---- the parent process ----
 
 
 class Victim:
-    """A process that is started again whenever it was killed."""
+    """A process that is restarted whenever it is killed."""
 
     def __init__(self, role: str, root: Path, name: str) -> None:
         """Start it."""
@@ -99,13 +99,13 @@ class Victim:
         self.start()
 
     def start(self) -> None:
-        """Give it another life."""
+        """Start the process again."""
         self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         self.out = self.process.stdout
 
     def kill(self) -> bytes:
-        """End it; return what it said last."""
+        """Kill the process; return the rest of its output."""
         self.process.kill()
         rest = self.out.read()
         status = self.process.wait()
@@ -115,24 +115,25 @@ class Victim:
 
 
 class Follower(Victim):
-    """A reader, and what is known of it per queue."""
+    """A reader, and its known progress per queue."""
 
     def __init__(self, root: Path, number: int) -> None:
-        """Nothing is taken yet."""
-        self.taken = [0] * WRITERS  # the next seq that it has not taken
+        """Start with no message taken."""
+        self.taken = [0] * WRITERS  # the first seq that the reader has not taken
         self._committed = [0] * WRITERS
-        self._begun = [False] * WRITERS  # in this life
+        self._begun = [False] * WRITERS  # since the last start
         self._half_a_line = b""
         super().__init__("reader", root, f"reader{number}")
 
     def start(self) -> None:
-        """Give it another life: it may begin between its last commit and what it had taken."""
+        """Restart the reader. It may resume anywhere between its last commit and the last message it
+        took."""
         self._begun = [False] * WRITERS
         self._half_a_line = b""
         super().start()
 
     def hear(self, said: bytes) -> int:
-        """Judge what it took; return how many messages that were."""
+        """Check the messages that the reader reports; return how many there are."""
         *lines, self._half_a_line = (self._half_a_line + said).split(b"\n")
         messages = 0
         for line in lines:
@@ -143,7 +144,7 @@ class Follower(Victim):
             if self._begun[queue]:
                 assert first == self.taken[queue], f"after {self.taken[queue]} came {first}"
             else:
-                # A commit that was under way when it died may have succeeded or not.
+                # A commit in progress when the reader died may or may not have succeeded.
                 within = self._committed[queue] <= first <= self.taken[queue]
                 assert within, f"began at {first}: {self._committed[queue]}, {self.taken[queue]}"
             self._begun[queue] = True
@@ -152,14 +153,14 @@ class Follower(Victim):
         return messages
 
     def _commit(self) -> None:
-        """Note what is committed; of a queue that gave nothing in this life, what was before."""
+        """Record the commit, for the queues with messages since the last start."""
         for queue, begun in enumerate(self._begun):
             if begun:
                 self._committed[queue] = self.taken[queue]
 
 
 class Delivery:
-    """Starts everything; ``run`` goes on until this many messages were delivered."""
+    """Starts all processes; ``run`` continues until this many messages are delivered."""
 
     def __init__(self, root: Path, seed: int) -> None:
         """Make the queues and start all processes."""
@@ -177,9 +178,9 @@ class Delivery:
     def run(
         self, messages: int, go_on: Callable[[int], bool] = lambda _: True, *, kills: int = 0
     ) -> int:
-        """Return how many messages the readers took together, all of them judged.
+        """Return how many messages all readers took; every one is checked.
 
-        There are as many at least as said here, and as many kills, unless it may not go on.
+        Runs until there were at least this many messages and kills, or ``go_on`` returns False.
         """
         delivered = 0
         while (delivered < messages or self.kills < kills) and go_on(delivered):
@@ -192,7 +193,7 @@ class Delivery:
         return delivered + self._finish()
 
     def _hear(self, for_s: float) -> int:
-        """Listen to all readers for so long."""
+        """Collect the reports of all readers for this long."""
         messages = 0
         deadline_s = time.monotonic() + for_s
         with selectors.DefaultSelector() as selector:
@@ -213,7 +214,7 @@ class Delivery:
         return messages
 
     def _stop(self, victim: Victim) -> int:
-        """Let it stand still for a while, wherever it is."""
+        """Stop the process with SIGSTOP for a while, wherever it is."""
         victim.process.send_signal(signal.SIGSTOP)
         messages = self._hear(self._dice.uniform(0, 0.2))
         victim.process.send_signal(signal.SIGCONT)
@@ -221,7 +222,7 @@ class Delivery:
         return messages
 
     def _finish(self) -> int:
-        """End the writers, and wait until every reader has taken everything."""
+        """Kill the writers, and wait until every reader has taken all messages."""
         for writer in self._writers:
             writer.kill()
         self._writers = []
@@ -237,7 +238,7 @@ class Delivery:
         return messages
 
     def __enter__(self) -> Self:
-        """Nothing more to start."""
+        """Return itself: the processes already run."""
         return self
 
     def __exit__(

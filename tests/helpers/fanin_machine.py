@@ -1,4 +1,4 @@
-"""A fan-in over real queues, taken through a random history beside its reference."""
+"""Run a fan-in over real queues and its reference through the same random history."""
 
 import os
 import random
@@ -17,7 +17,7 @@ FIRST_NS = 1_000
 
 
 class Machine:
-    """A fan-in over real queues and its reference, taken through the same history."""
+    """A fan-in over real queues and its reference, which go through the same history."""
 
     def __init__(self, root: Path, seed: int, *, strict: bool, queues: int) -> None:
         self.chance = random.Random(seed)
@@ -29,7 +29,7 @@ class Machine:
         self.writers: list[Writer | None] = []
         self.last_ns: list[int] = []
         self.promised_ns: list[int] = []
-        self.unread: list[list[tuple[int, int]]] = []  # of queues that are not attached
+        self.unread: list[list[tuple[int, int]]] = []  # queues that are not attached
         self.readers: list[Reader] = []
         self.source_of: dict[int, int] = {}  # queue -> source id
         for queue in range(queues):
@@ -64,7 +64,7 @@ class Machine:
         self.compare()
 
     def moment(self, queue: int) -> int:
-        """Return a time that collides often, and that this queue may still use."""
+        """Return a time that often repeats and that this queue may still use."""
         self.now_ns += self.chance.choice((0, 0, 1, 1, 2, 5))
         return max(self.last_ns[queue], self.now_ns - self.chance.randrange(8))
 
@@ -114,7 +114,7 @@ class Machine:
             return
         assert self.fan_in.detach(source) is self.readers[queue]
         self.unread[queue] = self.reference.detach(source)
-        if self.chance.random() < 0.5:  # alone, it goes on after the last one delivered
+        if self.chance.random() < 0.5:  # alone, it continues after the last delivered message
             alone = [(m.timestamp_ns, m.seq) for m in self.readers[queue]]
             assert alone == self.unread[queue]
             self.unread[queue] = []
@@ -134,7 +134,7 @@ class Machine:
             self.promise(queue, self.promised_ns[queue])
 
     def commit(self, queue: int) -> None:
-        """Commit, and see where another reader of that name would go on."""
+        """Commit, and check where another reader of that name would continue."""
         source = self.source_of.get(queue)
         if source is None:
             self.fan_in.commit()
@@ -149,7 +149,7 @@ class Machine:
 
     def compare(self) -> None:
         self.fan_in._check()
-        # Now and then leave something behind, so that heads are waiting while things happen.
+        # Now and then leave messages unread, so that heads are waiting during the next steps.
         limit = self.chance.choice((0, 1, 5, 10**6, 10**6))
         while limit > 0:
             limit -= 1
@@ -172,7 +172,7 @@ class Machine:
         return Delivered(message.timestamp_ns, source, message.seq, message.late)
 
     def finish(self) -> None:
-        """Close every writer: then nothing is left to wait for."""
+        """Close every writer, so that the merge has nothing to wait for; compare the rest."""
         for queue in range(len(self.writers)):
             self.end(queue)
         while (expected := self.reference.poll()) is not None:

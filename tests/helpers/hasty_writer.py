@@ -1,4 +1,4 @@
-"""A writer of another program that shows a segment before its header is in it."""
+"""A writer of another program that publishes a segment before it writes the header."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ SEGMENT_BYTES = 4096
 
 
 class HastyWriter(fmt.ForeignWriter):
-    """Publishes first and writes the header afterwards, with a stop after each step."""
+    """Publishes a segment first and writes its header afterwards, with a pause after each step."""
 
     creating = False
 
@@ -21,7 +21,7 @@ class HastyWriter(fmt.ForeignWriter):
         self.creating = True
         super()._create(
             segment_size, first_segment
-        )  # the control block is there before any segment
+        )  # which creates the control block before any segment
         self.creating = False
         self._publish_segment(first_segment)
         self._enter(first_segment, fmt.DATA_OFFSET)
@@ -31,7 +31,7 @@ class HastyWriter(fmt.ForeignWriter):
             super()._enter(segment_id, offset)
 
     def sync(self) -> None:
-        """Nothing is durable in a queue that has no segment."""
+        """Sync the queue, unless it has no segment yet."""
         if self._segment_fd >= 0:
             super().sync()
 

@@ -1,11 +1,11 @@
-"""What a notebook would show of HTML."""
+"""Check HTML that a notebook would display."""
 
 from html.parser import HTMLParser
 from typing import Any
 
 
 class Checked(HTMLParser):
-    """Well-formed HTML, of these elements and no others, without anything that runs or loads."""
+    """A parser that accepts only well-formed HTML of these elements, without scripts or loads."""
 
     ELEMENTS = frozenset({"div", "strong", "table", "thead", "tbody", "tr", "th", "td", "br"})
 

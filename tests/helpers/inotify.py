@@ -1,4 +1,4 @@
-"""What a process watches, as the kernel tells it."""
+"""Read the inotify watches of a process from the kernel."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def watched_inodes(pid: int | str = "self") -> list[int]:
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
         try:
             lines = file.read_text().splitlines()
-        except OSError:  # closed meanwhile
+        except OSError:  # closed in the meantime
             continue
         found += [
             int(line.split("ino:")[1].split()[0], 16) for line in lines if "inotify wd" in line

@@ -1,11 +1,11 @@
-"""Programs with few inotify watches, in a user namespace of their own."""
+"""Run programs with few inotify watches, in their own user namespace."""
 
 import subprocess
 from collections.abc import Sequence
 
 
 def limited(what: str, count: int) -> Sequence[str]:
-    """Run the command in a user namespace of its own that has no more of them than that."""
+    """Return a command prefix that runs a program in its own user namespace with this limit."""
     return ["unshare", "-Ur", "sh", "-c", f'echo {count} > /proc/sys/user/{what}; exec "$@"', "sh"]
 
 

@@ -1,4 +1,4 @@
-"""Where nautilus_trader is: in the environment, or beside it (see the Makefile), since it pins uvloop."""
+"""Find nautilus_trader in the environment, or next to it (see the Makefile), because it pins uvloop."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ REASON = "needs nautilus_trader: make .venv/.nautilus"
 
 
 def has_nautilus() -> bool:
-    """Tell whether nautilus_trader can be imported, from beside the environment too."""
+    """Return whether nautilus_trader can be imported, from the environment or from next to it."""
     if BESIDE.is_dir() and str(BESIDE) not in sys.path:
         sys.path.append(str(BESIDE))
     return importlib.util.find_spec("nautilus_trader") is not None

@@ -1,4 +1,4 @@
-"""Programs without any privilege."""
+"""Run programs without privileges."""
 
 import subprocess
 import sys
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def as_nobody(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run code without any privilege: root's rights would make every permission test pass."""
+    """Run code without privileges, because root may read everything."""
     prelude = (
         "import os, sys\n"
-        "import aiochronicle\n"  # while the files of the package can still be read
+        "import aiochronicle\n"  # while the package's files are still readable
         "from aiochronicle import Registry, errors, open_reader, open_writer, repair, replay\n"
         "if os.geteuid() == 0:\n"
         "    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"

@@ -1,4 +1,4 @@
-"""What a kill leaves of a queue: what users have, too."""
+"""Copy a queue as a killed process leaves it, with the helper that users have."""
 
 from aiochronicle.testing import copy_killed as copy_as_original
 

@@ -1,4 +1,4 @@
-"""A service that doubles numbers, as a process to be killed: ``responder.py ROOT``."""
+"""A service that doubles numbers, as a process that a test can kill: ``responder.py ROOT``."""
 
 import asyncio
 import sys

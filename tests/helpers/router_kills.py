@@ -1,9 +1,8 @@
-"""A router killed at random instants while strategies write: every order arrives exactly once.
+"""A router is killed at random moments while strategies write: every order arrives exactly once.
 
-Strategies are processes that append numbered orders. The router, a process too, copies them into
-the market queue by the recipe of docs/guide/routing.md. It is forked from a process that has
-imported everything, so that a life costs milliseconds. What counts is the market queue in the
-end.
+Strategies are processes that append numbered orders. The router, a process too, copies them into the market
+queue by the recipe of docs/guide/routing.md. It is forked from a process that has imported everything, so a
+restart takes milliseconds. The market queue is checked at the end.
 """
 
 import os
@@ -79,7 +78,7 @@ def pipe(end: IO[str] | None) -> IO[str]:
 
 
 class RouterKillLoop:
-    """Starts everything; ``run`` kills this many routers and then checks what arrived."""
+    """Starts all processes; ``run`` kills this many routers and then checks the orders that arrived."""
 
     def __init__(self, root: Path, seed: int, strategies: int = 3) -> None:
         self._root = root
@@ -104,7 +103,7 @@ class RouterKillLoop:
             pipe(process.stdout).close()
 
     def run(self, kills: int, go_on: Callable[[int], bool] = lambda _: True) -> str:
-        """Return what happened, for the log."""
+        """Kill routers and check the result; return a summary for the log."""
         done = 0
         while done < kills and go_on(done):
             # Some die while they start, some while they attach, most while they work.

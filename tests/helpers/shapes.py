@@ -1,6 +1,6 @@
-"""A corpus of everything that a field of a msgspec.Struct can be, with values of each shape.
+"""All types that a field of a msgspec.Struct can have, with values of each.
 
-``plain`` says what a column has for a value that a reader decodes, independently of how columns are made.
+``plain`` returns the column's value for a decoded value, independently of the code that makes columns.
 """
 
 import enum
@@ -58,7 +58,7 @@ class OtherTagged(msgspec.Struct, tag="o", tag_field="k"):
 
 
 class Short(msgspec.Struct, array_like=True):
-    """Older messages have fewer items."""
+    """An array-like struct of which older messages have fewer items."""
 
     price: float
     size: float = 1.5
@@ -66,7 +66,7 @@ class Short(msgspec.Struct, array_like=True):
 
 
 class Book(msgspec.Struct, array_like=True):
-    """Arrays in arrays."""
+    """A struct with arrays in arrays."""
 
     bids: list[Level]
     asks: list[Level]
@@ -221,12 +221,12 @@ SHAPES = [
     Shape("list_any", list[Any], ([1, None, "a"],), is_json=True),
 ]
 
-# No schema can describe these, so no writer takes them.
+# No schema can describe these, so writers refuse them.
 REFUSED = [Pair, Data, Typed, Recursive, msgspec.Raw, msgspec.msgpack.Ext]
 
 
 def plain(value: Any, *, is_json: bool = False) -> Any:
-    """Return what a column has for a value, as ``to_pylist`` of Arrow gives it."""
+    """Return the column's value for a decoded value, as Arrow's ``to_pylist`` gives it."""
     if is_json:
         return None if value is None else msgspec.json.encode(value).decode()
     match value:

@@ -1,8 +1,8 @@
-"""R13: processes that open, use and close everything for hours, and what they hold meanwhile.
+"""R13: processes that open, use and close all kinds of objects for hours must not leak.
 
-Each role is a process of its own. Again and again it closes all it has and reports what the kernel
-says it still holds: descriptors and mappings have to be the same every time, exactly, and its heap
-must not grow. ``python tests/helpers/soaking.py ROLE ROOT`` is such a process.
+Each role is a process of its own. It repeatedly closes all its objects and reports what it still holds
+according to the kernel. Descriptors and mappings must be exactly the same every time, and its heap must not
+grow. ``python tests/helpers/soaking.py ROLE ROOT`` is such a process.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ QUEUES = 4
 SEGMENT_BYTES = 1 << 16
 BURST_MESSAGES = 200
 CYCLES_PER_REPORT = 50
-WARM_UP_SHARE = 0.25  # of the run, in which the heap finds its size
+WARM_UP_SHARE = 0.25  # share of the run until the heap size is stable
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process says about itself while it has nothing open."""
+    """The report of a process that has closed all its objects."""
 
     role: str
     cycles: int  # since the last report: opened and closed, attached and detached
     messages: int
-    holds: dict[str, int]  # open descriptors and mapped files by what they are, and how many
+    holds: dict[str, int]  # number of open descriptors and mapped files, by kind
     heap_kib: int
 
 
@@ -54,7 +54,7 @@ def _holds() -> dict[str, int]:
     for fd in list(Path("/proc/self/fd").iterdir()):
         try:
             found[re.sub(r"\d+", "N", f"open {fd.readlink()}")] += 1
-        except FileNotFoundError:  # the descriptor of this very listing
+        except FileNotFoundError:  # the descriptor of this listing
             continue
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         fields = line.split(maxsplit=5)
@@ -75,7 +75,7 @@ def _queues(root: Path) -> list[Path]:
 
 
 def _write(number: int, root: Path) -> Iterator[tuple[int, int]]:
-    """Append in bursts, and let retention remove what the readers are through with."""
+    """Append in bursts, and let retention remove segments that the readers have finished."""
     path = _queues(root)[number]
     while True:
         with open_writer(
@@ -101,7 +101,7 @@ def _read_a_little(path: Path, number: int) -> int:
             if number % 16 == 0:
                 reader.seek_first()
             return len(messages)
-    except PositionLost:  # retention was faster, as it may be
+    except PositionLost:  # retention was faster, which is allowed
         with open_reader(path, name, start="last") as reader:
             reader.commit()
     return 0
@@ -114,7 +114,7 @@ def _read(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _merge(root: Path) -> Iterator[tuple[int, int]]:
-    """Attach and detach under a fan-in that goes on."""
+    """Attach and detach sources while the fan-in keeps merging."""
     for number in itertools.count():
         readers = [open_reader(path, start="last") for path in _queues(root)]
         with FanIn(order="strict" if number % 2 else "available", max_wait=0.01) as fan_in:
@@ -132,7 +132,7 @@ def _merge(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _await(root: Path) -> Iterator[tuple[int, int]]:
-    """Sleep on eventfds in an event loop, and be cancelled."""
+    """Wait on eventfds in an event loop, and get cancelled."""
 
     async def take(path: Path) -> int:
         taken = 0
@@ -176,11 +176,11 @@ def _main(role: str, root: Path) -> None:
         print(msgspec.json.encode(report).decode(), flush=True)
 
 
-# ---- the one who watches them ----
+# ---- the parent process ----
 
 
 class Watched:
-    """One process: what it held at first, and how its heap went."""
+    """One process: its first report, and the history of its heap size."""
 
     def __init__(self, role: str, root: Path) -> None:
         self.role = role
@@ -192,7 +192,7 @@ class Watched:
         )
 
     def hear(self) -> None:
-        """Take the next report, and hold it against the first one after the warm-up of caches."""
+        """Take the next report and compare it with the first one, made after caches have warmed up."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         assert line, f"{self.role} ended with {self._process.wait()}"
@@ -208,7 +208,7 @@ class Watched:
         assert not changed, f"{self.role} holds more or less than at first: {changed}"
 
     def heap_growth(self) -> tuple[float, float]:
-        """MiB by which the heap grew since it was warm, and per hour, by the line through it all."""
+        """Return the heap growth since the warm-up in MiB, and in MiB per hour, by linear regression."""
         begin_s = self.heap[0][0] + WARM_UP_SHARE * (self.heap[-1][0] - self.heap[0][0])
         warm = [(when_s, kib) for when_s, kib in self.heap if when_s >= begin_s]
         if len(warm) < 2:
@@ -239,16 +239,16 @@ class Soak:
 
     @property
     def cycles(self) -> int:
-        """How many times something was opened and closed, or attached and detached."""
+        """How many times an object was opened and closed, or attached and detached."""
         return sum(watched.cycles for watched in self.watched)
 
     def step(self) -> None:
-        """Hear each process once."""
+        """Take one report of each process."""
         for watched in self.watched:
             watched.hear()
 
     def check_heaps(self) -> None:
-        """Raise if one grew by more than an hour may bring, and faster than it may."""
+        """Raise if a heap grew by more than an hour's limit, and faster than the limit."""
         for watched in self.watched:
             grown_mib, per_hour_mib = watched.heap_growth()
             slow = per_hour_mib < HEAP_GROWTH_MIB_PER_HOUR
@@ -268,7 +268,7 @@ class Soak:
         return "\n".join(lines)
 
     def __enter__(self) -> Self:
-        """Nothing more to start."""
+        """Return itself: the processes already run."""
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Processes of other users: tests become them, which needs root."""
+"""Run functions as other users, which needs root."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def become(user: int) -> None:
 
 
 def run_as(user: int, work: Callable[[], Any]) -> Any:
-    """Run the function in a process of this user; return what it returns, as JSON carries it."""
+    """Run the function in a process of this user; return its result, converted to JSON and back."""
     receiving, sending = os.pipe()
     child = os.fork()
     if child == 0:

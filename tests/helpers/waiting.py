@@ -1,4 +1,4 @@
-"""Waiting for a thing to happen: what users have, too."""
+"""Wait for a condition, with the helper that users have."""
 
 from aiochronicle.testing import eventually
 

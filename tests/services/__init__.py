@@ -1,1 +1,1 @@
-"""What every service of the package must survive, through one list of services."""
+"""Events that every service of the package must survive, tested over one list of services."""

@@ -1,7 +1,7 @@
-"""What the suite of bad events needs to know of a service: how a message goes through it.
+"""The interface of a service for the tests of bad events: how a message passes through it.
 
-The service runs in the test's own event loop. So a test that appends a message and damages it without
-awaiting anything in between can be sure that nobody has read it yet.
+The service runs in the test's own event loop. So a test that appends a message and damages it, without an
+await in between, can be sure that the service has not read it yet.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ QUEUES = ("a", "b")
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Return when the condition holds."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(WITHIN_S):
         while not condition():
             await asyncio.sleep(0.001)
 
 
 class Service(ABC):
-    """A service under test, and the peers that use it.
+    """A service under test and its peers.
 
-    It is set up to go on after whatever happens to its queues, in the way that the guide gives.
+    It is set up to continue after any event in its queues, as the guide recommends.
     """
 
-    covers: ClassVar[tuple[type, ...]]  # the public classes that do the work
-    queues: ClassVar[tuple[str, ...]] = QUEUES  # that it reads
-    handles: ClassVar[bool] = False  # calls a handler of the user for each message
+    covers: ClassVar[tuple[type, ...]]  # the public classes under test
+    queues: ClassVar[tuple[str, ...]] = QUEUES  # that the service reads
+    handles: ClassVar[bool] = False  # calls a user's handler for each message
     serial: ClassVar[bool] = True  # one handler at a time
-    finds: ClassVar[bool] = False  # looks for queues under the root by itself
+    finds: ClassVar[bool] = False  # discovers the queues under the root
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -46,7 +46,7 @@ class Service(ABC):
         self.taken: list[bytes] = []
         self.on_message: Callable[[bytes], None] | None = None
         self.hanging: set[bytes] = set()  # payloads whose handler never returns
-        self.supervised = False  # the test starts it again when it ends
+        self.supervised = False  # the test restarts the service when it ends
         self._task: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
 
@@ -61,7 +61,7 @@ class Service(ABC):
         return writer
 
     def make_peers(self) -> None:
-        """Make all queues that the service reads; before it starts."""
+        """Make all queues that the service reads, before it starts."""
         (self.root / "in").mkdir(mode=0o700, exist_ok=True)
         for queue in self.queues:
             self.make(queue)
@@ -72,16 +72,16 @@ class Service(ABC):
         shutil.rmtree(self.input(queue))
 
     async def start(self) -> None:
-        """Open the service and let it run in a task of its own."""
+        """Open the service and run it in a task."""
         await self.open()
         self._task = asyncio.create_task(self.run(), name=f"{type(self).__name__} under test")
 
     def payload(self) -> bytes:
-        """Return a payload that was not there before."""
+        """Return a new, unique payload."""
         return b"message %d" % next(self._numbers)
 
     async def exchange(self, queue: str) -> None:
-        """Send a message through the service, and return when it came out."""
+        """Send a message through the service, and wait until it has come out."""
         await self.arrives(self.put(queue))
 
     def put(self, queue: str) -> bytes:
@@ -91,46 +91,46 @@ class Service(ABC):
         return payload
 
     async def arrives(self, payload: bytes) -> None:
-        """Return when the service has dealt with the message."""
+        """Wait until the service has processed the message."""
         await until(lambda: payload in self.taken or self._ended())
         assert payload in self.taken, "the service has ended"
 
     async def settled(self, payload: bytes) -> None:
-        """Return when a message whose handler failed the first time is done with."""
+        """Wait until a message whose handler failed the first time is finished."""
         await self.arrives(payload)
 
     def _ended(self) -> bool:
         if self._task is None or not self._task.done() or self.supervised:
             return False
-        self._task.result()  # raises what ended it
+        self._task.result()  # raises the exception that ended the service
         return True
 
     def take(self, payload: bytes) -> None:
-        """Be called by the service's loop for each message."""
+        """Record a message; the service's loop calls this for each one."""
         if self.on_message is not None:
             self.on_message(payload)
         self.taken.append(payload)
 
     async def handle(self, payload: bytes) -> None:
-        """Be called as the user's handler for each message."""
+        """Handle a message; the service calls this as the user's handler for each one."""
         if payload in self.hanging:
             await asyncio.Event().wait()
         self.take(payload)
 
     def damage(self, queue: str) -> None:
-        """Send a message whose bytes are not what was written; nobody has a turn meanwhile."""
+        """Send a message and damage its bytes before the service gets a turn."""
         writer = self.writers[queue]
         place = writer.position
         writer.append(b"damaged")
         at = writer.position
-        if at.segment != place.segment:  # it went into the next one
+        if at.segment != place.segment:  # the message went into the next segment
             place = type(place)(at.segment, 64)
         with (self.input(queue) / f"{place.segment:09}.q").open("r+b") as segment:
             segment.seek(place.offset + 64)
             segment.write(b"D")
 
     def blank(self, queue: str) -> None:
-        """Send a message whose length becomes zero, as if nothing were there yet."""
+        """Send a message and set its length to zero, as if it were not there yet."""
         writer = self.writers[queue]
         place = writer.position
         writer.append(b"blank")
@@ -140,7 +140,7 @@ class Service(ABC):
                 segment.write(bytes(4))
 
     def lose(self, queue: str) -> None:
-        """Remove segments that the service has not read yet; nobody has a turn meanwhile."""
+        """Remove segments before the service gets a turn to read them."""
         writer = self.writers[queue]
         first = writer.position.segment
         while writer.position.segment < first + 4:
@@ -149,7 +149,7 @@ class Service(ABC):
             (self.input(queue) / f"{number:09}.q").unlink()
 
     async def stop(self) -> None:
-        """Close the service, as its user does when he has enough."""
+        """Close the service, as its user does at the end."""
         async with asyncio.timeout(WITHIN_S):
             if self._task is not None and not self._task.done():
                 self._task.cancel()
@@ -157,7 +157,7 @@ class Service(ABC):
             await self.close()
 
     def close_peers(self) -> None:
-        """Close what the test opened."""
+        """Close the objects that the test opened."""
         for writer in self.writers.values():
             writer.close()
         self.writers.clear()
@@ -168,7 +168,7 @@ class Service(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Take one message after the other; end when the service is closed."""
+        """Take messages one by one until the service is closed."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -176,4 +176,4 @@ class Service(ABC):
 
     @abstractmethod
     def close_now(self) -> None:
-        """Close the service without a loop: the one it ran in may be closed."""
+        """Close the service without a loop, because its own may already be closed."""

@@ -1,4 +1,4 @@
-"""The list of services. Whatever the package gives its users to receive messages with belongs in here."""
+"""The list of services. Every object with which a user can receive messages belongs here."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ RESCAN_S = 0.2
 
 
 class OneReader(Service):
-    """``async for message in reader``; its user seeks on after a gap and opens a new queue."""
+    """``async for message in reader``; the user seeks past gaps and opens a queue that was replaced."""
 
     covers: ClassVar[tuple[type, ...]] = (Reader,)
     queues = ("a",)
@@ -115,7 +115,7 @@ class ConflatedReader(OneReader):
 
 
 class SharedWork(Service):
-    """``async for delivery in group``; its user starts over after a gap and joins in a new queue."""
+    """``async for delivery in group``; the user starts over after a gap and joins again in a new queue."""
 
     covers: ClassVar[tuple[type, ...]] = (Group,)
     queues = ("a",)
@@ -181,7 +181,7 @@ class BusReader(OneReader):
 
 
 class Merged(Service):
-    """``async for message in fan_in``; its user attaches again what failed."""
+    """``async for message in fan_in``; the user attaches failed sources again."""
 
     covers: ClassVar[tuple[type, ...]] = (FanIn,)
 
@@ -270,7 +270,7 @@ class DispatchingRouter(Routed):
 
 
 class ReadingTopic(Routed):
-    """``async for message in topic_reader``: the queues are those of a topic with many writers."""
+    """``async for message in topic_reader``; the queues belong to a topic with many writers."""
 
     covers: ClassVar[tuple[type, ...]] = (TopicReader,)
 
@@ -288,7 +288,7 @@ class ReadingTopic(Routed):
 
 
 class SharedTopicWork(ReadingTopic):
-    """``async for delivery in topic_group``; its user gives up what was lost of one queue."""
+    """``async for delivery in topic_group``; the user gives up lost messages of a queue."""
 
     covers: ClassVar[tuple[type, ...]] = (TopicGroup,)
 
@@ -314,7 +314,7 @@ class SharedTopicWork(ReadingTopic):
 
 
 class Discovering(Service):
-    """``async for event in discover(root)``. What goes through it is the news of a queue."""
+    """``async for event in discover(root)``. Its messages are the events of queues that appear."""
 
     covers: ClassVar[tuple[type, ...]] = (Discovery,)
     finds = True
@@ -340,7 +340,7 @@ class Discovering(Service):
 
 
 class Responding(Service):
-    """``responder.serve(handler)``. What goes through it is a request and its answer."""
+    """``responder.serve(handler)``. Its messages are requests and their answers."""
 
     covers: ClassVar[tuple[type, ...]] = (Responder, Request)
     handles = True
@@ -369,11 +369,11 @@ class Responding(Service):
         await until(lambda: payload in self.answers() or self._ended())
 
     async def settled(self, payload: bytes) -> None:
-        """Its sender knows."""
+        """Wait until the sender has got the error as an answer."""
         await until(lambda: any(b"RuntimeError" in answer for answer in self.answers()))
 
     def answers(self) -> list[bytes]:
-        """Return all answers that were given."""
+        """Return all answers."""
         found = []
         for queue in self.queues:
             with (
@@ -391,9 +391,9 @@ class Responding(Service):
 
 
 class Requesting(Service):
-    """``await requester.request(...)``. What goes through it is a request and its answer.
+    """``await requester.request(...)``. Its messages are requests and their answers.
 
-    The queue that it reads is that of the answers, which the test writes.
+    It reads the queue of answers, which the test writes.
     """
 
     covers: ClassVar[tuple[type, ...]] = (Requester,)
@@ -417,7 +417,7 @@ class Requesting(Service):
             payload = self.payload()
             try:
                 answer = await self.ask(queue, payload)
-            except QueueGone:  # of the answers, while it waited
+            except QueueGone:  # the queue of answers, while it waited
                 continue
             self.take(answer.payload)
             return

@@ -1,7 +1,7 @@
-"""One bad event must not end a service: whatever happened, the next message goes through it.
+"""One bad event must not end a service: the next message always gets through.
 
-Every event is tried on every service of the list in services.py. Where there are several queues, the
-others must not notice.
+Every event is tested on every service listed in services.py. If a service has several queues, the others
+must not be affected.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ async def test_a_queue_that_is_removed_and_made_again(kind: type[Service], tmp_p
                 await service.exchange(queue)
             service.make("a")
             await service.exchange("a")
-            service.remove("a")  # and at once, so that nobody sees it missing
+            service.remove("a")  # at once, so that the service does not see it missing
             service.make("a")
 
 
@@ -127,7 +127,7 @@ def _fill(ballast: Path) -> None:
 
 
 async def _try_to_exchange(service: Service, queue: str) -> None:
-    """What the peer writes may not fit; then the service has nothing to do."""
+    """Exchange a message if there is room for it on the disk."""
     try:
         async with asyncio.timeout(0.5):
             await service.exchange(queue)
@@ -193,7 +193,7 @@ async def test_a_marker_that_is_a_bomb(kind: type[Service], tmp_path: Path) -> N
 
 @every
 def test_a_loop_that_is_closed(kind: type[Service], tmp_path: Path) -> None:
-    """Whoever closes the loop and then the service leaves nothing, and the next one has its name."""
+    """Closing the loop before the service leaks nothing and frees the name for the next service."""
     service = kind(tmp_path)
     service.make_peers()
     try:
@@ -225,7 +225,7 @@ async def _use_and_stop(service: Service) -> None:
 
 @every
 def test_a_second_loop(kind: type[Service], tmp_path: Path) -> None:
-    """The same service in another loop, after the first was closed, works or says why not."""
+    """In another loop, after the first was closed, the service works or says why it cannot."""
     service = kind(tmp_path)
     service.make_peers()
     try:
@@ -252,8 +252,8 @@ async def _go_on(service: Service) -> None:
 async def test_a_handler_that_raises(
     kind: type[Service], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The message is not lost: it comes again, or its sender knows."""
-    caplog.set_level(logging.CRITICAL, "aiochronicle.requests")  # its records would hold messages
+    """The message is not lost: it is delivered again, or its sender gets the error."""
+    caplog.set_level(logging.CRITICAL, "aiochronicle.requests")  # its records would keep messages
     async with running(kind, tmp_path) as service:
         failures: list[bytes] = []
 
@@ -279,7 +279,7 @@ async def test_a_handler_that_raises(
 
 
 async def _supervise(service: Service) -> None:
-    """Start the service's loop again whenever it fails."""
+    """Restart the service's task whenever it fails."""
     while True:
         task = service._task
         assert task is not None
@@ -291,7 +291,7 @@ async def _supervise(service: Service) -> None:
 
 @every_handler
 async def test_a_handler_that_hangs(kind: type[Service], tmp_path: Path) -> None:
-    """Others are served where handlers run side by side; closing ends it, and it comes again."""
+    """Concurrent handlers still run; closing cancels the hanging one, and its message comes again."""
     service = kind(tmp_path)
     service.make_peers()
     try:

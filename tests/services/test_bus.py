@@ -34,7 +34,7 @@ SMALL = "[defaults]\nsegment_size = 65_536\n"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Root of a bus with small segments."""
+    """Return the root of a bus with small segments."""
     (tmp_path / "bus").mkdir()
     (tmp_path / "bus" / "config.toml").write_text(SMALL)
     return tmp_path / "bus"
@@ -224,7 +224,7 @@ def test_positions_persist_and_are_each_readers_own(root: Path) -> None:
 
 
 def resumes_at(root: Path, name: str) -> int:
-    """Where a reader of this name would go on, as another process would find it."""
+    """Return the seq at which another process would resume with a reader of this name."""
     queue = root / "orders"
     info = next(one for one in aiochronicle.list_readers(queue) if one.name == name)
     return 100 - info.lag.messages
@@ -649,7 +649,7 @@ async def test_what_a_cancelled_task_was_opening_belongs_to_the_bus(root: Path) 
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
-        await bus.aappend("b", b"y")  # waits for whoever opens it
+        await bus.aappend("b", b"y")  # waits for the call that opens it
         assert payloads(bus.read_batch("b", "reader")) == [b"y"]
     gc.collect()  # an anonymous reader that nobody has was closed
     for topic in ("a", "b"):  # closed with the bus, or by it a moment later

@@ -1,4 +1,4 @@
-"""Finding queues as they come and go, in real directories."""
+"""Discovery of queues as they come and go, in real directories."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from aiochronicle import Attached, Detached, Discovery, discover
 from aiochronicle._services.ready import READY_BYTES_MAX, parse_ready
 from aiochronicle.errors import InvalidArgument, StorageError
 
-# Segments are allocated when they are made: the default size would fill the disk with test queues.
+# A segment is allocated when it is created: test queues of the default size would fill the disk.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
 
 WITHIN_S = 20.0
@@ -39,7 +39,7 @@ def announce(path: Path, content: str = '{"version": 1}') -> None:
 
 @pytest.fixture(autouse=True, params=["nudge", "watchfiles alone"])
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """How changes are noticed: by the engine's watch, or without it, as if there were no more."""
+    """How discovery notices changes: with the engine's watch, or with watchfiles alone if that fails."""
     with contextlib.ExitStack() as hooks:
         if request.param == "watchfiles alone":
             hooks.enter_context(injected("watch", errno.EMFILE))
@@ -52,7 +52,7 @@ async def take(discovery: Discovery) -> Attached | Detached:
 
 
 async def quiet(discovery: Discovery, path: Path) -> None:
-    """Show that nothing else was reported: what is announced now comes next."""
+    """Check that there are no other events: announce a queue and expect it as the next event."""
     announce(path)
     assert (await take(discovery)).path == str(path)
 
@@ -72,7 +72,7 @@ async def test_what_is_there_is_found_first_and_then_what_comes(tmp_path: Path) 
         assert second.ready.version == 1
         announce(tmp_path / "unready")
         assert (await take(discovery)).path == str(tmp_path / "unready")
-        announce(tmp_path / "a")  # once more, as a writer that was started again does
+        announce(tmp_path / "a")  # once more, as a restarted writer does
         shutil.rmtree(tmp_path / "b")
         assert await take(discovery) == Detached(str(tmp_path / "b"))
         await quiet(discovery, tmp_path / "c")
@@ -104,7 +104,7 @@ for name in sys.stdin:
 
 
 async def test_every_queue_that_is_ready_at_once_is_found_at_once(tmp_path: Path) -> None:
-    """Recursive watching alone loses about one in six of these."""
+    """Recursive watching alone misses about one in six of these queues."""
     latencies_ms: list[float] = []
     creator = subprocess.Popen(
         [sys.executable, "-c", CREATOR, str(tmp_path)],
@@ -114,7 +114,7 @@ async def test_every_queue_that_is_ready_at_once_is_found_at_once(tmp_path: Path
     )
     assert creator.stdin is not None
     assert creator.stdout is not None
-    async with discover(tmp_path, rescan_s=600) as discovery:  # no net
+    async with discover(tmp_path, rescan_s=600) as discovery:  # no rescans to catch missed queues
         await quiet(discovery, tmp_path / "first")
         for trial in range(TRIALS):
             creator.stdin.write(f"{trial}\n")
@@ -198,7 +198,7 @@ async def test_a_broken_marker_is_skipped_with_one_warning(
             messages = [record.getMessage() for record in caplog.records]
             (message,) = [text for text in messages if str(root / "broken") in text]
             assert complaint in message
-            # Mended, it is found.
+            # Once repaired, the queue is found.
             shutil.rmtree(root / "broken")
             await quiet(discovery, root / "broken")
 
@@ -224,7 +224,7 @@ async def test_many_bogus_directories_do_not_hide_a_queue(tmp_path: Path) -> Non
 
 
 async def test_a_queue_made_anew_is_another_one(tmp_path: Path) -> None:
-    """Also when the directory gets the inode number of the old one, as it often does."""
+    """Even if the directory gets the inode number of the old one, which is common."""
     async with discover(tmp_path, rescan_s=60) as discovery:
         for _ in range(20):
             with open_writer(tmp_path / "queue", segment_size=4096, ready=True):
@@ -289,7 +289,7 @@ async def test_closing_releases_the_watcher(tmp_path: Path) -> None:
     for _ in range(20):
         discovery = await follow_once()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch ")]
-    # The thread inside watchfiles has been told, and lets go of its fds when it gets to it.
+    # The thread inside watchfiles has been asked to stop; it closes its fds later.
     async with asyncio.timeout(WITHIN_S):
         while fds() > before:
             await asyncio.sleep(0.001)

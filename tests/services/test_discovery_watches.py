@@ -1,4 +1,4 @@
-"""What discovery watches, what it costs, and how it goes on when watching fails."""
+"""What discovery watches, what that costs, and how it continues when watching fails."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ WAYS = ["nudge", "alone"]
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """By the engine's watch, or by watchfiles alone, as if the system had no more of them."""
+    """Watch with the engine, or with watchfiles alone as if the system had no watches left."""
     with contextlib.ExitStack() as hooks:
         if request.param == "alone":
             hooks.enter_context(injected("watch", errno.EMFILE))
@@ -90,7 +90,7 @@ class Discoverer:
 
 
 def switches(pid: int) -> int:
-    """Return how often threads of a process went to sleep."""
+    """Return how often the threads of a process went to sleep."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ def switches(pid: int) -> int:
 
 
 def settled(pid: int) -> Callable[[], bool]:
-    """Return a question that is answered with yes when a process has nothing to do any more."""
+    """Return a function that returns True once the process is idle."""
     last = [switches(pid)]
 
     def is_settled() -> bool:
@@ -119,7 +119,7 @@ def test_idle_discovery_sleeps(tmp_path: Path) -> None:
             process.expect("Attached", tmp_path / f"{number:02}")
         eventually(settled(process.pid), WITHIN_S)
         before, began = switches(process.pid), time.monotonic()
-        time.sleep(6)  # what is measured, not waited for
+        time.sleep(6)  # the measured interval
         per_second = (switches(process.pid) - before) / (time.monotonic() - began)
         print(f"{per_second:.2f} wake-ups per second")
         assert per_second < 5
@@ -142,7 +142,7 @@ async def test_only_directories_where_queues_may_lie_are_watched(tmp_path: Path,
             (root / "desk" / "too" / "deep").mkdir(parents=True)
             announce(root / "good")
             await found(discovery, root / "good")
-            await asyncio.sleep(0.5)  # whatever follows links has had the time for it
+            await asyncio.sleep(0.5)  # time enough to follow links, which would be wrong
             # root, queue, desk and good; and the root once more, by watchfiles
             assert count_watches() - before <= 5
     eventually(lambda: count_watches() <= before)
@@ -197,7 +197,7 @@ async def test_a_root_that_was_removed_and_made_again_is_watched_again(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_more_events_than_the_kernel_keeps(tmp_path: Path, way: str) -> None:
-    """watchfiles does not say when events were lost; the full scan finds what it missed."""
+    """watchfiles does not report lost events; the full scan finds the queues that it missed."""
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if limit > 100_000:
         pytest.skip("takes too many files")
@@ -230,7 +230,7 @@ def test_without_watches_the_full_scan_finds_all(tmp_path: Path, limit: str, cou
 
 
 async def test_a_directory_that_became_a_link_is_gone(tmp_path: Path, way: str) -> None:
-    """Whoever may rename in the root must not have us deliver a queue from somewhere else."""
+    """A user who may rename in the root cannot make us deliver a queue from outside it."""
     root, private = tmp_path / "root", tmp_path / "private"
     announce(private / "a", '{"version": 1, "secret": true}')
     announce(root / "desk" / "a")
@@ -250,7 +250,7 @@ async def test_a_directory_that_became_a_link_is_gone(tmp_path: Path, way: str) 
 
 
 async def test_what_is_found_has_the_identity_of_the_directory(tmp_path: Path, way: str) -> None:
-    """Also while the directory is swapped for a link and back, as fast as can be."""
+    """Even while the directory is replaced by a link and back, as fast as possible."""
     root, private, away = tmp_path / "root", tmp_path / "private", tmp_path / "away"
     announce(private, '{"version": 1, "secret": true}')
     announce(root / "queue", '{"version": 1, "public": true}')
@@ -290,7 +290,7 @@ async def test_closing_is_quick_and_leaves_nothing(tmp_path: Path) -> None:
             await found(discovery, tmp_path / "a")
             began = time.monotonic()
         slowest_s = max(slowest_s, time.monotonic() - began)
-    assert slowest_s < 2  # half of the watcher's long step
+    assert slowest_s < 2  # half of the watcher's long interval
     eventually(lambda: count_watches() <= before)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch ")]
 
@@ -348,7 +348,7 @@ async def test_a_forked_child_holds_no_watches(tmp_path: Path) -> None:
         if child == 0:
             os.read(readable, 1)
             os._exit(0)
-        # The one of watchfiles; and the child closes ours when it comes to it.
+        # The descriptor of watchfiles; the child closes ours later.
         eventually(lambda: count_watches(child) - before <= 1)
         announce(tmp_path / "b")
         await found(discovery, tmp_path / "b")
@@ -359,7 +359,7 @@ async def test_a_forked_child_holds_no_watches(tmp_path: Path) -> None:
 
 
 async def test_too_many_open_files_end_nothing(tmp_path: Path, way: str) -> None:
-    """A queue that cannot be looked at is not gone."""
+    """A queue that cannot be checked is not reported as gone."""
     import resource
 
     for number in range(5):
@@ -372,7 +372,7 @@ async def test_too_many_open_files_end_nothing(tmp_path: Path, way: str) -> None
         lowest = os.open("/", os.O_RDONLY)
         os.close(lowest)
         try:
-            for extra in (0, 1, 2):  # fails at another step each time
+            for extra in (0, 1, 2):  # fails at a different step each time
                 resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + extra, limits[1]))
                 await asyncio.sleep(0.3)
         finally:

@@ -1,4 +1,4 @@
-"""Directories that cannot be made: each service raises an error of ours, with the path."""
+"""If a directory cannot be created, each service raises a ChronicleError that names the path."""
 
 import asyncio
 from collections.abc import Callable

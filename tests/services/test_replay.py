@@ -1,4 +1,4 @@
-"""Recorded queues come back in one order, whole, at the wanted pace, and into new queues."""
+"""Replays deliver recorded queues complete, in one order, at the requested pace, and into new queues."""
 
 import asyncio
 import random
@@ -116,7 +116,7 @@ def test_what_is_written_meanwhile_is_not_replayed(tmp_path: Path, rng: random.R
         found: list[Key] = []
         for message in history:
             found.append(key_of(message))
-            if rng.random() < 0.5:  # several segments of it, older than what is yet to come
+            if rng.random() < 0.5:  # several segments of it, older than the messages still to come
                 rng.choice([first, second]).append(bytes(200), timestamp_ns=OPENING_NS + 2_000_000)
         assert found == expected
 
@@ -138,10 +138,10 @@ sys.stdin.read()
         assert killed.stdout is not None
         assert killed.stdout.readline() == b"written\n"
         record(tmp_path / "b", [2000, 3000])
-        with replay(tmp_path) as history:  # while it lives …
+        with replay(tmp_path) as history:  # while the writer lives …
             assert [message.timestamp_ns for message in history] == [1000, 2000, 3000]
         killed.send_signal(signal.SIGKILL)
-    with replay(tmp_path) as history:  # … and when it does not
+    with replay(tmp_path) as history:  # … and after it has died
         assert [message.timestamp_ns for message in history] == [1000, 2000, 3000]
 
 
@@ -200,7 +200,7 @@ def test_a_corrupt_record_is_raised_also_where_the_recording_ends(queue_path: Pa
 
 @on_both_loops
 async def test_the_loop_runs_while_the_rest_of_a_recording_is_waited_for(queue_path: Path) -> None:
-    """Messages that were there when it was opened, and are not when it comes to them."""
+    """The messages were there when the replay was opened and are gone when it reaches them."""
     with aiochronicle.open_writer(queue_path, segment_size=1 << 16) as writer:
         writer.append_many([b"x"] * 20)
         with replay(queue_path) as history:
@@ -209,7 +209,7 @@ async def test_the_loop_runs_while_the_rest_of_a_recording_is_waited_for(queue_p
                 file.seek(offset + 10 * 128)
                 file.write(bytes(10 * 128))
             with (queue_path / "control.meta").open("r+b") as file:
-                file.seek(296)  # which record is the newest; other programs' writers do not say
+                file.seek(296)  # the newest record, which other programs do not store
                 file.write(bytes(8))
             assert [(await anext(history)).seq for _ in range(9)] == [*range(1, 10)]
             async with counted_turns() as turns:
@@ -237,7 +237,7 @@ def test_looking_ahead_and_iterating_may_be_mixed(tmp_path: Path, rng: random.Ra
 
 @on_both_loops
 async def test_the_pace_is_kept_without_drift(queue_path: Path) -> None:
-    """A hundred gaps of 20 ms at tenfold speed, with a consumer that takes half of each."""
+    """A hundred gaps of 20 ms at tenfold speed, with a consumer that uses half of each gap."""
     record(queue_path, [OPENING_NS + number * 20_000_000 for number in range(101)])
     loop = asyncio.get_running_loop()
     async with replay(queue_path, speed=10.0) as history:
@@ -283,7 +283,7 @@ async def test_a_long_gap_times_out_and_is_not_lost(queue_path: Path) -> None:
             await history.next(timeout=0.01)
         assert [message.seq for message in history] == []  # it is not due for a year …
         assert history.next_timestamp_ns == OPENING_NS + 400 * day_ns
-        rest = await asyncio.to_thread(list, history)  # … unless nobody's clock is asked
+        rest = await asyncio.to_thread(list, history)  # … unless there is no loop's clock
         assert [message.seq for message in rest] == [1]
 
 
@@ -383,7 +383,7 @@ def test_copies_have_the_schema_of_their_sources(tmp_path: Path) -> None:
         writer.send(Tick(price=7))
         writer.send(Quote(bid=1.5))
     record(tmp_path / "untyped", [OPENING_NS])
-    for _ in range(2):  # the second time everything is there
+    for _ in range(2):  # the second time, all messages are already there
         with replay([tmp_path / "typed", tmp_path / "untyped"]) as history:
             history.into_now(tmp_path / "copies", cause="message")
     copied = Registry.load(tmp_path / "copies" / "typed")
@@ -458,12 +458,12 @@ def test_two_backups_of_one_queue_are_refused_before_anything_is_created(tmp_pat
     ):
         history.into_now(tmp_path / "none", cause="message")
     assert not (tmp_path / "none").exists()
-    with replay(tmp_path / "copies") as history:  # copies by choice, without causes
+    with replay(tmp_path / "copies") as history:  # deliberate copies, without causes
         assert history.into_now(tmp_path / "both", cause=None) == 6
 
 
 def test_a_queue_that_got_a_new_identity_is_copied_and_continued(tmp_path: Path) -> None:
-    """The messages of a copy that its own writer continued have two ids."""
+    """In a copy that its own writer has continued, messages have two queue ids."""
     record(tmp_path / "q", [1, 2, 3])
     shutil.copytree(tmp_path / "q", tmp_path / "again")
     for number in range(2):

@@ -1,4 +1,4 @@
-"""What was written for a Reader runs over a Replay: the same calls, with the same outcome."""
+"""Code written for a Reader runs over a Replay: the same calls give the same results."""
 
 import asyncio
 import hashlib
@@ -38,7 +38,7 @@ def record(path: Path, times_ns: list[int], *, payload: Callable[[int], bytes] =
 
 
 def some_times(rng: random.Random, count: int) -> list[int]:
-    """Bursts and gaps, with equal timestamps among them."""
+    """Return timestamps in bursts and with gaps, some of them equal."""
     gaps_ns = [rng.choice([0, 0, 100_000, 1 * MS, 3 * MS, 20 * MS]) for _ in range(count)]
     return [OPENING_NS + sum(gaps_ns[:number]) for number in range(count)]
 
@@ -47,7 +47,7 @@ def some_times(rng: random.Random, count: int) -> list[int]:
 
 
 async def produce(path: Path, bursts: list[int], handled: asyncio.Semaphore) -> None:
-    """The next burst comes when the last was dealt with, and a moment later."""
+    """Append each burst a moment after the previous one has been handled."""
     async with aiochronicle.open_writer(path, segment_size=1 << 16, codec=Tick) as writer:
         codec = aiochronicle.Codec(Tick)
         price = 0
@@ -62,7 +62,7 @@ async def produce(path: Path, bursts: list[int], handled: asyncio.Semaphore) -> 
 
 
 async def strategy(ticks: "Reader[Tick] | Replay[Tick]", handled: asyncio.Semaphore) -> str:
-    """As it runs in production: by count, by bytes and by time, and it does not know of replays."""
+    """Run as in production, with batches limited by count, bytes and time, unaware of replays."""
     digest = hashlib.sha256()
     async for batch in ticks.batches(max_messages=6, max_bytes=40, max_wait=0.002):
         prices = [message.decode().price for message in batch]
@@ -108,7 +108,7 @@ async def shape_of(history: Replay, **limits: float) -> Shape:
 
 
 def cut(times_ns: list[int], sizes: list[int], limit: int, max_bytes: int, wait_ns: int) -> Shape:
-    """Return what batches there should be, for a consumer that takes no time."""
+    """Return the expected batches for a consumer that takes no time."""
     shape: Shape = []
     seq = 0
     while seq < len(times_ns):
@@ -135,7 +135,7 @@ def test_batches_are_the_same_however_fast_they_come(queue_path: Path, rng: rand
         assert asyncio.run(shape_of(history, **limits)) == expected
     with replay(queue_path) as history:
         assert run_virtual(shape_of(history, **limits), history) == expected
-    with replay(queue_path, speed=20.0) as history:  # 0.2 ms for a batch: it cannot always keep up
+    with replay(queue_path, speed=20.0) as history:  # 0.2 ms per batch: sometimes too slow
         paced = asyncio.run(shape_of(history, **limits))
     assert [seq for batch in paced for seq in batch] == list(range(400))
     assert len(paced) <= len(expected)
@@ -156,7 +156,7 @@ def test_a_batch_is_handed_over_when_it_is_full_or_its_time_is_over(queue_path: 
         assert run_virtual(main(history), history) == [
             (2.0, [0, 1, 2]),  # full
             (15.0, [3, 4]),  # 5 ms after the first of them
-            (35.0, [5]),  # the end does not come earlier than it would in production
+            (35.0, [5]),  # the end comes no earlier than in production
         ]
 
 
@@ -227,7 +227,7 @@ def test_closing_outlives_the_loop_that_somebody_waited_in(queue_path: Path) -> 
     assert history.closed
 
 
-# ---- what a reader can do besides ----
+# ---- other methods of a reader ----
 
 
 def by_type(message: Message) -> int:
@@ -235,7 +235,7 @@ def by_type(message: Message) -> int:
 
 
 async def use_everything(ticks: "Reader[Tick] | Replay[Tick]", log: list[object]) -> None:
-    """What a program may ask a reader for, over what is there already."""
+    """Call the reader's methods over messages that are already there."""
     log.append((await ticks.next(timeout=5)).seq)
     message = ticks.poll()
     assert message is not None
@@ -278,7 +278,7 @@ def test_every_call_has_the_outcome_that_a_reader_has(queue_path: Path) -> None:
 
 
 def test_in_virtual_time_nothing_of_the_future_is_seen(tmp_path: Path, rng: random.Random) -> None:
-    """Whatever is called at a random time gives what was recorded up to then, and counts it."""
+    """At a random time, every call returns and counts only messages recorded up to then."""
     times: list[int] = []
     for name in ("a", "b", "c"):
         own = some_times(rng, 700)

@@ -1,4 +1,4 @@
-"""A recording of which a part may not be read is refused, not replayed without that part."""
+"""A recording with an unreadable part raises an error instead of being replayed without that part."""
 
 import tempfile
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ for call in (aiochronicle.replay, aiochronicle.repair):
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """Two queues, of which everybody may read one."""
+    """Yield a root of two queues, only one of which is readable by all users."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         root.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Every request gets its answer, once, whoever is killed, cancelled or late meanwhile."""
+"""Every request gets one answer, even if a process is killed, cancelled or late meanwhile."""
 
 import asyncio
 import contextlib
@@ -140,7 +140,7 @@ async def test_timeouts_and_late_answers_are_counted(tmp_path: Path) -> None:
 async def test_failures_are_raised_where_the_question_was_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("ERROR", "aiochronicle.requests")  # a page of the guide silences it
+    caplog.set_level("ERROR", "aiochronicle.requests")  # a page of the guide silences the logger
     async with requester(tmp_path) as desk, serving(tmp_path) as service:
         with pytest.raises(RequestFailed, match="ValueError: negative"):
             await desk.request(b"-1", timeout=60)
@@ -148,7 +148,7 @@ async def test_failures_are_raised_where_the_question_was_asked(
         assert desk.statistics().failed == 1
         assert service.statistics().failed == 1
     assert caplog.messages == ["handling request 0 of 'desk' failed"]
-    caplog.clear()  # a record's traceback holds the request, and that its segment
+    caplog.clear()  # the traceback in a log record holds the request, which holds its segment
 
 
 async def test_a_handler_refuses_or_answers_by_itself_and_the_log_stays_empty(
@@ -205,7 +205,7 @@ class Unspeakable(Exception):
 
 
 async def price(request: Request) -> bytes:
-    """As anybody would write it: what is wrong with a request is said, with what it was."""
+    """Answer with a price, as a typical handler does; errors name the request."""
     symbol = json.loads(request.payload)
     if symbol == "cancel":
         raise asyncio.CancelledError
@@ -254,7 +254,7 @@ async def test_answers_that_were_removed_are_no_matter_of_others(tmp_path: Path)
 
 
 async def test_answers_that_cannot_be_written_are_tried_again(tmp_path: Path) -> None:
-    """And hold up neither the other requesters nor what is committed."""
+    """Meanwhile they block neither other requesters nor commits."""
     (tmp_path / "answered").mkdir()
     locked = tmp_path / "answered" / "bad"
     async with serving(tmp_path) as service, requester(tmp_path, "good") as good:
@@ -295,10 +295,10 @@ async def test_requests_are_committed_when_their_answers_are_on_disk(tmp_path: P
         await until(lambda: committed() == end())
         before = committed()
         with injected("sync_map", errno.EIO):
-            assert (await desk.request(b"2", timeout=20)).payload == b"4"  # it need not wait for it
+            assert (await desk.request(b"2", timeout=20)).payload == b"4"  # before the sync
             await until(lambda: str(path) in service.problems)
             assert committed() == before
-        await until(lambda: committed() == end())  # known by its answer, and synced
+        await until(lambda: committed() == end())  # known by its answer, which is synced
         assert service.statistics().repeated == 1
         assert (await desk.request(b"3", timeout=20)).payload == b"6"
     assert committed() == end(), "what was answered last is committed at the end"
@@ -312,7 +312,7 @@ async def test_closing_while_answers_are_flushed_commits_them(
 
     def slowly(writers: list[aiochronicle.Writer]) -> object:
         flushing.set()
-        time.sleep(0.2)  # as long as a busy disk takes
+        time.sleep(0.2)  # as long as a busy disk may take
         return flush_together(writers)
 
     monkeypatch.setattr(aiochronicle.Writer, "flush_together", slowly)
@@ -330,7 +330,7 @@ async def test_closing_while_answers_are_flushed_commits_them(
 async def test_a_request_with_the_seq_of_one_that_a_power_cut_took_is_answered(
     tmp_path: Path,
 ) -> None:
-    """The answer to the lost one is on disk, behind a request that has none."""
+    """The answer to the lost request is on disk, after a request that has none."""
     asked, answered = tmp_path / "asked" / "desk", tmp_path / "answered" / "desk"
     for path in (asked, answered):
         path.parent.mkdir()
@@ -383,7 +383,7 @@ async def test_a_request_is_answered_once(tmp_path: Path) -> None:
 async def test_a_restarted_responder_answers_what_has_no_answer(
     tmp_path: Path, rng: random.Random
 ) -> None:
-    """Answered in any order, stopped at any time: in the end each has one answer."""
+    """Answers come in any order and the responder stops at any time; each request ends with one answer."""
     async with requester(tmp_path) as desk:
         asking = [asyncio.create_task(desk.request(b"%d" % n)) for n in range(200)]
         answered = repeated = 0
@@ -436,7 +436,7 @@ async def test_a_responder_that_is_killed_again_and_again(
 
 
 async def ask_and_leave(desk: Requester, payload: bytes) -> None:
-    """Send a request whose answer nobody waits for."""
+    """Send a request without waiting for the answer."""
     asking = asyncio.create_task(desk.request(payload))
     await until(lambda: desk.statistics().pending == 1)
     asking.cancel()
@@ -481,7 +481,7 @@ async def test_a_damaged_answer_is_raised_where_the_question_was_asked(tmp_path:
             await asyncio.sleep(0)
             answers.append(b"answer")
             with (tmp_path / "answered" / "desk" / "000000000.q").open("r+b") as segment:
-                segment.seek(128)  # nobody has had a turn to read it yet
+                segment.seek(128)  # the responder has had no turn to read it yet
                 segment.write(b"A")
             with pytest.raises(CorruptionError, match=r"000000000\.q"):
                 await waiting
@@ -560,7 +560,7 @@ class Nothing(msgspec.Struct):
 async def test_objects_are_asked_and_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also across a restart, with bytes between them, and whatever cannot be decoded fails."""
+    """This works across a restart and mixed with bytes; payloads that cannot be decoded raise."""
     roots = tmp_path / "asked", tmp_path / "answered"
 
     async def price(request: Request[Ask]) -> Price | Nothing | bytes:
@@ -589,7 +589,7 @@ async def test_objects_are_asked_and_answered(
             await desk.request(Ask("X"), type_id=3)
         assert desk.statistics().sent == sent
         assert desk.statistics().pending == 0
-    caplog.clear()  # a record's traceback holds the request, and that its segment
+    caplog.clear()  # the traceback in a log record holds the request, which holds its segment
     names = [entry.name for entry in Registry.load(roots[0] / "desk")]
     assert names + [entry.name for entry in Registry.load(roots[1] / "desk")] == ["Ask", "Price"]
 

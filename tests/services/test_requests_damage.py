@@ -80,7 +80,7 @@ async def serving(root: Path, handler: Handler = echo, **options: Any) -> AsyncI
 
 
 def damage(path: Path, seq: int) -> None:
-    """Flip a bit in the payload of a message that is there."""
+    """Flip a bit in the payload of a stored message."""
     with open_reader(path, start=seq) as reader:
         place = reader.position
     with (path / f"{place.segment:09}.q").open("r+b") as segment:
@@ -110,7 +110,7 @@ async def test_requests_work_after_a_damaged_answer(tmp_path: Path, policy: str)
             waiting = [asyncio.create_task(desk.request(b"?", timeout=60)) for _ in range(3)]
             await until(lambda: desk.statistics().pending == 3)
             answers.append(b"damaged", cause=(desk.queue_id, 0))
-            damage(path, 0)  # nobody has had a turn to read it yet
+            damage(path, 0)  # the requester has had no turn to read it yet
             if policy in ("raise", "raises"):
                 kind = CorruptionError if policy == "raise" else ZeroDivisionError
                 for one in waiting:
@@ -142,7 +142,7 @@ async def test_requests_work_after_answers_were_lost(tmp_path: Path, policy: Any
         async with requester(tmp_path, on_lost=policy) as desk:
             waiting = [asyncio.create_task(desk.request(b"?", timeout=60)) for _ in range(100)]
             await until(lambda: desk.statistics().pending == 100)
-            for seq in range(100):  # over some segments, before it had a turn
+            for seq in range(100):  # several segments, before the requester had a turn
                 answers.append(bytes(60), cause=(desk.queue_id, seq))
             (path / "000000001.q").unlink()
             if policy == "raise":
@@ -162,7 +162,7 @@ async def test_requests_work_after_answers_were_lost(tmp_path: Path, policy: Any
 
 
 async def test_retention_keeps_answers_that_were_not_read(tmp_path: Path) -> None:
-    """And nothing for a requester that was closed."""
+    """It keeps none for a closed requester."""
     (tmp_path / "answered").mkdir()
     path = tmp_path / "answered" / "desk"
     keep = Retention(max_bytes=SEGMENT_BYTES, check_interval_s=0.01)
@@ -194,7 +194,7 @@ async def test_a_killed_requester_holds_nothing_once_its_successor_is_there(tmp_
     (tmp_path / "answered").mkdir()
     path = tmp_path / "answered" / "desk"
     with open_writer(path) as answers:
-        open_reader(path, "requester").close()  # what a killed one leaves
+        open_reader(path, "requester").close()  # the reader that a killed requester leaves
         for _ in range(100):
             answers.append(bytes(60))
         async with requester(tmp_path):
@@ -205,7 +205,7 @@ async def test_a_killed_requester_holds_nothing_once_its_successor_is_there(tmp_
 async def test_answers_in_a_queue_that_took_the_place_of_another(tmp_path: Path) -> None:
     async with requester(tmp_path) as desk, serving(tmp_path):
         assert (await desk.request(b"1", timeout=WITHIN_S)).payload == b"1"
-        wakers = shutil.ignore_patterns("wake")  # not even a backup program copies fifos
+        wakers = shutil.ignore_patterns("wake")  # backup programs do not copy fifos either
         shutil.copytree(tmp_path / "answered" / "desk", tmp_path / "backup", ignore=wakers)
         shutil.rmtree(tmp_path / "answered" / "desk")
         await _works_again(desk)
@@ -215,7 +215,7 @@ async def test_answers_in_a_queue_that_took_the_place_of_another(tmp_path: Path)
 
 
 async def _works_again(desk: Requester) -> None:
-    """Return when three requests in a row were answered; those before may fail, none hangs."""
+    """Wait until three requests in a row are answered. Earlier ones may fail; none may hang."""
     in_a_row = 0
     async with asyncio.timeout(2 * WITHIN_S):
         while in_a_row < 3:
@@ -234,7 +234,7 @@ async def test_a_queue_of_requests_that_was_removed_is_made_again(tmp_path: Path
         before = desk.queue_id
         shutil.rmtree(tmp_path / "asked" / "desk")
         async with asyncio.timeout(WITHIN_S):
-            while desk.queue_id == before:  # it is found out within a second or two
+            while desk.queue_id == before:  # noticed within a second or two
                 with contextlib.suppress(RequestTimeout):
                     await desk.request(b"?", timeout=0.05)
         await _works_again(desk)
@@ -335,7 +335,7 @@ async def test_a_damaged_request_holds_up_nobody_else(
             assert (await good.request(b"good", timeout=WITHIN_S)).payload == b"good"
             await until(lambda: service.problems)
             assert isinstance(service.problems[str(tmp_path / "asked" / "bad")], CorruptionError)
-            damage(tmp_path / "asked" / "bad", 2)  # which repairs it
+            damage(tmp_path / "asked" / "bad", 2)  # a second flip repairs the payload
             assert [(await one).payload for one in early[2:]] == [b"2", b"3", b"4"]
             assert service.statistics().repeated == 0
             assert service.problems == {}
@@ -405,7 +405,7 @@ async def test_a_damaged_answer_to_what_was_not_committed(
             await until(lambda: desk.statistics().pending)
             for number in range(5):
                 await desk.request(b"%d" % number, timeout=WITHIN_S)
-        if where == "header":  # there has to be a segment that can be opened
+        if where == "header":  # one segment must still be readable
             with aiochronicle.open_writer(answers) as writer:
                 for _ in range(30):
                     writer.append(bytes(3000))
@@ -426,7 +426,7 @@ async def served_until(
     repair: Callable[[], None],
     policy: str,
 ) -> list[Exception]:
-    """Serve until there is an answer; repair the damage if that is needed. Return what was raised."""
+    """Serve until the request is answered, with a repair if necessary. Return the exceptions raised."""
     raised: list[Exception] = []
 
     async def serve() -> None:
@@ -479,7 +479,7 @@ async def test_what_is_being_handled_is_not_begun_twice_when_its_queue_comes_bac
 
 
 async def test_closing_answers_what_handlers_return(tmp_path: Path) -> None:
-    """Those that end within the grace period; the others come again."""
+    """Handlers that end within the grace period are answered; the other requests come again."""
     release = asyncio.Event()
 
     async def handle(request: Request) -> bytes:
@@ -576,7 +576,7 @@ async def test_a_request_is_not_executed_after_its_deadline(tmp_path: Path) -> N
             assert handled == [b"forever", b"in time"]
             statistics = service.statistics()
             assert (statistics.expired, statistics.received, statistics.answered) == (2, 2, 2)
-        # What expired was committed: it is not even looked at again.
+        # Expired requests are committed and not read again.
         async with serving(tmp_path) as service:
             assert (await desk.request(b"later", timeout=WITHIN_S)).payload == b"later"
             assert service.statistics().expired == 0
@@ -627,7 +627,7 @@ async def test_answers_that_the_disk_has_no_room_for_are_given_when_it_has(tmp_p
         assert {len(answer) for answer in answers} == {3000}
         statistics = service.statistics()
         assert (statistics.answered, statistics.failed, statistics.outstanding) == (61, 0, 0)
-        assert desk.statistics().dropped == 0  # every request was answered once
+        assert desk.statistics().dropped == 0  # each request was answered once
         assert set(begun) == set(range(61))
 
 
@@ -652,7 +652,7 @@ async def test_an_answer_without_room_can_be_given_again(tmp_path: Path) -> None
         async with asyncio.timeout(WITHIN_S):
             answers = await asyncio.gather(*asking)
         assert {len(answer) for answer in answers} == {3000}
-        assert not taking.done()  # none of them comes again
+        assert not taking.done()  # none of these requests comes again
         taking.cancel()
 
 
@@ -799,7 +799,7 @@ async def test_requesters_and_responders_in_two_loops_at_once_say_so(tmp_path: P
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run as another user")
 def test_a_requester_that_may_only_read_its_answers(tmp_path: Path) -> None:
-    """The queue of answers is another user's: without a name, but it works."""
+    """The queue of answers is another user's: the requester reads it anonymously."""
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(directory.stat().st_mode | 0o055)
     (tmp_path / "asked").mkdir()
@@ -838,7 +838,7 @@ def test_a_requester_that_may_only_read_its_answers(tmp_path: Path) -> None:
 async def test_whatever_happens_every_request_ends_and_later_ones_work(
     tmp_path: Path, rng: random.Random, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Damage, removals and restarts at random: none hangs, none is begun after its deadline."""
+    """With random damage, removals and restarts, no request hangs or starts after its deadline."""
     caplog.set_level(logging.CRITICAL)
     too_late: list[float] = []
     outcomes: dict[str, int] = {}
@@ -848,7 +848,7 @@ async def test_whatever_happens_every_request_ends_and_later_ones_work(
     async def handle(request: Request) -> bytes:
         assert request.deadline_ns is not None
         over_s = (time.time_ns() - request.deadline_ns) / 1e9
-        if over_s > 0.001:  # the first line of a handler is not quite its beginning
+        if over_s > 0.001:  # some time passes before the first line of a handler
             too_late.append(over_s)
         await asyncio.sleep(rng.random() * 0.01)
         return request.payload
@@ -857,9 +857,9 @@ async def test_whatever_happens_every_request_ends_and_later_ones_work(
         for _ in range(rng.randrange(1, 100)):
             payload = rng.randbytes(rng.randrange(200))
             try:
-                async with asyncio.timeout(WITHIN_S):  # that would be a hang
+                async with asyncio.timeout(WITHIN_S):  # longer means a hang
                     reply = await desk.request(payload, timeout=rng.choice([0.003, 0.05, 0.5]))
-                assert len(reply) == len(payload)  # its bytes may have been ruined since the check
+                assert len(reply) == len(payload)  # its bytes may have been damaged since the check
                 outcome = "answered"
             except ChronicleError as error:
                 outcome = type(error).__name__
@@ -869,7 +869,7 @@ async def test_whatever_happens_every_request_ends_and_later_ones_work(
 
     async def ask(name: str) -> None:
         while not stop.is_set():
-            with contextlib.suppress(ChronicleError):  # removed while it is being opened
+            with contextlib.suppress(ChronicleError):  # the queue was removed during opening
                 async with requester(
                     tmp_path, name, on_corrupt=rng.choice(["raise", "skip"])
                 ) as desk:
@@ -897,7 +897,7 @@ async def test_whatever_happens_every_request_ends_and_later_ones_work(
             with segment.open("r+b") as file:
                 file.seek(64 * rng.randrange(1, 200) + 64)
                 byte = file.read(1)[0]
-                if byte:  # not into what is yet to be written
+                if byte:  # not in space still to be written
                     file.seek(-1, os.SEEK_CUR)
                     file.write(bytes([byte ^ (1 << rng.randrange(8))]))
 
@@ -913,7 +913,7 @@ async def test_whatever_happens_every_request_ends_and_later_ones_work(
         await asyncio.gather(*asking, serving)
     assert too_late == []
     assert outcomes["answered"] > 10, outcomes
-    # What is ruined for good belongs to the past: a new name works in any case.
+    # Permanent damage affects only existing queues: a new name always works.
     async with serving_quietly(tmp_path), requester(tmp_path, "new") as desk:
         assert (await desk.request(b"1", timeout=WITHIN_S)).payload == b"1"
 

@@ -1,4 +1,4 @@
-"""The router: queues that come and go, replies, restarts, and what goes wrong."""
+"""The router: queues that come and go, replies, restarts, and failures."""
 
 import asyncio
 import functools
@@ -29,7 +29,7 @@ from aiochronicle import (
 )
 from aiochronicle.errors import ClosedError, QueueGone, SourceGone, StorageError, WrongType
 
-# Segments are allocated when they are made: the default size would fill the disk with test queues.
+# A segment is allocated when it is created: test queues of the default size would fill the disk.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
 
 WITHIN_S = 20.0
@@ -58,7 +58,7 @@ async def take(fan_in: FanIn) -> Message:
 
 
 def in_use(root: Path) -> list[str]:
-    """What this process has open or mapped below a directory, deleted or not."""
+    """Return the files below a directory that this process has open or mapped, deleted ones too."""
     found = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(root) in line]
     for fd in Path("/proc/self/fd").iterdir():
         try:
@@ -110,7 +110,7 @@ async def test_a_restart_goes_on_behind_the_last_commit(tmp_path: Path) -> None:
 
 
 async def test_strict_order_is_not_begun_without_some_of_the_queues(tmp_path: Path) -> None:
-    """What is there when the router starts is attached before the first message goes out."""
+    """Queues that exist when the router starts are attached before it delivers the first message."""
     for number in range(50):
         with open_writer(tmp_path / f"{number:02}", segment_size=1 << 16, ready=True) as writer:
             writer.append(b"", timestamp_ns=1_000 - number)
@@ -145,14 +145,14 @@ async def test_replies_go_to_the_sender(tmp_path: Path) -> None:
                 with open_reader(tmp_path / "orders.replies" / name, "strategy") as reader:
                     answers = [message.payload for message in reader]
                 assert answers == [b"ack %d" % number for number in range(first, 10, 2)]
-            # The reply queue announces itself, so a strategy can wait for it.
+            # The reply queue has a READY file, so a strategy can wait for it.
             assert (tmp_path / "orders.replies" / "a" / "READY").exists()
         shutil.rmtree(root / "a")
         await until(lambda: len(router.sources()) == 1)
         await until(lambda: not in_use(tmp_path / "orders.replies" / "a"))
         with pytest.raises(SourceGone, match=r"queue of <Message seq=4 .* is not attached\. "):
             await router.reply(order_of_a)
-        router.commit(order_of_a)  # there is nothing left to commit in
+        router.commit(order_of_a)  # the queue to commit in is gone
         assert isinstance(order_of_a, Message)
         with pytest.raises(KeyError):
             router.commit(99)
@@ -190,7 +190,7 @@ async def test_a_reply_queue_that_alone_was_removed_is_made_anew(tmp_path: Path)
             assert first is second is not reply
             assert reply.closed
             assert first.append(b"sold", cause=order) == 0
-            first.close()  # by its user; after WriterPoisoned that is the advice
+            first.close()  # by the user, as the text of WriterPoisoned advises
             again = await router.reply(order)
             assert again.append(b"sold again", cause=order) == 1
 
@@ -252,7 +252,7 @@ async def test_reply_queues_keep_what_they_are_told_to(tmp_path: Path) -> None:
                 reply.append(bytes(2000))
 
             def few_are_left() -> bool:
-                reply.retain_now()  # what can go has to be sealed, which the background does
+                reply.retain_now()  # only sealed segments can go, and a thread seals them
                 return len(list((tmp_path / "replies" / "orders").glob("*.q"))) <= 4
 
             await until(few_are_left)
@@ -369,7 +369,7 @@ async def test_a_queue_that_cannot_be_attached_is_a_problem_and_tried_again(
     ):
         (tmp_path / "empty").mkdir()
         (tmp_path / "empty" / "READY").write_text('{"version": 1}')
-        with open_reader(tmp_path / "busy", "router"):  # the router that is being replaced
+        with open_reader(tmp_path / "busy", "router"):  # the router to be replaced
             async with Router(tmp_path, name="router", rescan_s=0.05) as router:
                 assert [*router.paths().values()] == [str(tmp_path / "good")]
                 problems = router.problems
@@ -379,7 +379,7 @@ async def test_a_queue_that_cannot_be_attached_is_a_problem_and_tried_again(
                 good.append(b"1")
                 assert (await take(router)).payload == b"1"
                 await asyncio.sleep(0.2)
-                assert len(caplog.records) == 2  # once each, however often it is tried
+                assert len(caplog.records) == 2  # once each, despite many attempts
         async with Router(tmp_path, name="router", rescan_s=0.05) as router:
             with open_reader(tmp_path / "busy", "other"):
                 await until(lambda: len(router.sources()) == 2)
@@ -462,7 +462,7 @@ async def test_closing_in_the_middle_of_attaching_leaves_nothing(tmp_path: Path)
 
 
 async def test_the_handshake_is_quick(tmp_path: Path) -> None:
-    """From READY to the first message in hand, the median of some."""
+    """The median time from READY to the delivery of the first message is short."""
     latencies_ms: list[float] = []
     async with Router(tmp_path, name="router", rescan_s=60) as router:
         for number in range(40):
@@ -491,7 +491,7 @@ def test_a_writer_that_beats_lets_strict_order_go_on(tmp_path: Path) -> None:
             message = fan_in.poll()
             assert message is not None
             assert message.payload == b"%d" % number
-        # And it never promises more than it keeps.
+        # The watermark never exceeds the time of a later message.
         newest_ns = 0
         for number in range(20_000):
             seq = idle.append(b"")
@@ -520,7 +520,7 @@ def test_a_writer_that_waits_for_room_does_not_stop_the_heartbeats_of_others(
         waiting = thread.submit(full.append, bytes(3000))
         try:
             eventually(lambda: full.statistics().capacity_waits > 0)
-            for _ in range(3):  # the first may have been given before
+            for _ in range(3):  # the first heartbeat may be from before
                 before_ns = watermark_ns()
                 eventually(lambda: watermark_ns() > before_ns, 5.0)  # noqa: B023
             assert not waiting.done()
@@ -544,7 +544,7 @@ def test_the_heartbeat_ends_with_the_writer(tmp_path: Path) -> None:
     while any(thread.name == "heartbeats" for thread in threading.enumerate()):
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
-    with open_writer(tmp_path / "0", heartbeat=0.005) as again:  # it starts again when wanted
+    with open_writer(tmp_path / "0", heartbeat=0.005) as again:  # it restarts on demand
         before_ns = aiochronicle.inspect(again.path).watermark_ns
         while aiochronicle.inspect(again.path).watermark_ns <= before_ns:
             assert time.monotonic() < deadline_s
@@ -578,7 +578,7 @@ async def test_a_router_closes_what_it_opened_after_every_task_was_cancelled(
         router = Router(tmp_path / "root", name="router")
         message = await take(router)
         asking = asyncio.create_task(router.reply(message))
-        await asyncio.sleep(0)  # it has asked a thread to open the queue
+        await asyncio.sleep(0)  # the router has asked a thread to open the queue
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await asyncio.wait([asking])
@@ -628,7 +628,7 @@ def test_last_causes_are_those_of_each_source(tmp_path: Path, seed: int) -> None
 
 
 async def test_a_source_is_gone_when_its_replies_are_closed(tmp_path: Path) -> None:
-    """Or an answer given in between would go to a queue that nobody reads."""
+    """Otherwise an answer in between would go to a queue without a reader."""
     root = tmp_path / "orders"
     async with Router(root, name="router") as router:
         with open_writer(root / "a", ready=True) as writer:
@@ -642,7 +642,7 @@ async def test_a_source_is_gone_when_its_replies_are_closed(tmp_path: Path) -> N
 
 
 async def test_copies_of_one_queue_are_told_apart(tmp_path: Path) -> None:
-    """Also where copies have the same name: what identifies a queue is its directory."""
+    """Even if the copies have the same name, because a queue is identified by its directory."""
     root = tmp_path / "orders"
     (root / "a").mkdir(parents=True)
     with open_writer(root / "a" / "queue", ready=True) as writer:

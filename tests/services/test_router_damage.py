@@ -1,4 +1,4 @@
-"""Damage in one queue: what the router does about it, and that the others are not disturbed."""
+"""Damage in one queue: how the router handles it without affecting the others."""
 
 import asyncio
 import functools
@@ -54,7 +54,7 @@ def payloads(name: str, numbers: Any) -> list[bytes]:
 
 
 def flip(path: Path, number: int, bit: int = 1) -> None:
-    """Flip a bit in the payload of a message; doing it again repairs it."""
+    """Flip a bit in the payload of a message; a second call repairs it."""
     segment, place = divmod(number, PER_SEGMENT)
     with (path / f"{segment:09}.q").open("r+b") as file:
         file.seek(64 + place * RECORD_BYTES + 64)
@@ -75,7 +75,7 @@ async def test_a_damaged_queue_comes_back_when_it_is_repaired_and_repeats_nothin
         problem = router.problems[str(tmp_path / "bad")]
         assert isinstance(problem, CorruptionError)
         assert router.statistics().set_aside == 1
-        with pytest.raises(TimeoutError):  # it is tried again, and gives nothing twice
+        with pytest.raises(TimeoutError):  # the router tries again, and repeats no message
             await router.next(timeout=0.5)
         make(tmp_path / "good", 1, 10)
         assert await take(router, 1) == payloads("good", [10])
@@ -104,7 +104,7 @@ async def test_damage_is_raised_once_and_the_others_go_on(tmp_path: Path) -> Non
         assert len(raised) == 1
         assert str(tmp_path / "bad") in str(raised[0].path)
         assert router.problems == {str(tmp_path / "bad"): raised[0]}
-        with pytest.raises(TimeoutError):  # tried again many times meanwhile
+        with pytest.raises(TimeoutError):  # the router has tried again many times by now
             await router.next(timeout=0.3)
         flip(tmp_path / "bad", 1)
         assert await take(router, 2) == payloads("bad", [1, 2])
@@ -162,14 +162,14 @@ async def test_a_function_is_asked_about_each_damage(tmp_path: Path) -> None:
         assert router.statistics().skipped == 1
         flip(tmp_path / "bad", 5)
         assert await take(router, 5) == payloads("bad", range(5, 10))
-        assert len(asked) == 2  # not at every try
+        assert len(asked) == 2  # not at every attempt
 
 
 @pytest.mark.parametrize("policy", ["set_aside", "raise", "skip", "function"])
 async def test_messages_that_were_removed_before_they_were_read(
     tmp_path: Path, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While it reads: it stands in the first segment, and the next ones are gone."""
+    """While the router reads the first segment, the next ones are removed."""
     path = tmp_path / "bad"
     make(path, 1)
     make(tmp_path / "good", 2)
@@ -206,7 +206,7 @@ async def test_messages_that_were_removed_before_they_were_read(
             assert read == before
             assert isinstance(router.problems[str(path)], PositionLost)
             assert (error is not None) == (policy == "raise")
-            # An operator looks at it, and says where to go on.
+            # An operator decides where to continue.
             await until(lambda: _commit_at(path, 3 * PER_SEGMENT - 2))
             assert await take(router, 3) == behind[-3:]
             assert router.problems == {}
@@ -216,7 +216,7 @@ def _commit_at(path: Path, seq: int) -> bool:
     try:
         with open_reader(path, "router", start=seq) as reader:
             reader.commit()
-    except aiochronicle.errors.ReaderBusy:  # the router is looking at it
+    except aiochronicle.errors.ReaderBusy:  # the router is checking it
         return False
     return True
 
@@ -286,7 +286,7 @@ def _retained(writer: aiochronicle.Writer, path: Path) -> bool:
 
 
 async def test_damage_that_cannot_be_stepped_over_is_set_aside(tmp_path: Path) -> None:
-    """The newest segment is cut: whether more comes there, nobody can say."""
+    """The newest segment is truncated, so the router cannot know whether more messages follow."""
     path = tmp_path / "bad"
     make(path, 5)
     os.truncate(path / "000000000.q", 64 + 3 * RECORD_BYTES)
@@ -300,7 +300,7 @@ async def test_damage_that_cannot_be_stepped_over_is_set_aside(tmp_path: Path) -
 
 
 def flip_header(path: Path, segment: int) -> None:
-    """Damage the header of a segment: it cannot be opened."""
+    """Damage the header of a segment, so that it cannot be opened."""
     with (path / f"{segment:09}.q").open("r+b") as file:
         byte = file.read(1)[0]
         file.seek(0)
@@ -332,7 +332,7 @@ async def test_damage_behind_the_one_that_opening_met_is_judged_and_counted(
     async with Router(tmp_path, name="router", on_corrupt=on_corrupt, rescan_s=0.2) as router:
         assert await take(router, len(expected)) == payloads("bad", expected)
         assert router.poll() is None
-        if 5 not in broken:  # after the last one there is nothing yet
+        if 5 not in broken:  # no message follows the last one yet
             assert router.statistics().skipped == damages
             assert router.problems == {}
             assert len(asked) == (damages if policy == "function" else 0)
@@ -350,7 +350,7 @@ async def test_a_queue_that_was_removed_and_made_again(tmp_path: Path) -> None:
 
 
 async def test_a_writer_that_opens_a_damaged_queue_repairs_it(tmp_path: Path) -> None:
-    """A torn end is no damage any more when the next writer has looked at it."""
+    """The next writer repairs a torn end."""
     path = tmp_path / "bad"
     make(path, 3)
     control = path / "control.meta"
@@ -363,7 +363,7 @@ async def test_a_writer_that_opens_a_damaged_queue_repairs_it(tmp_path: Path) ->
 
 
 def make_strange(root: Path) -> Path:
-    """Announce a queue that is none, with a name that no log should show as it is."""
+    """Announce a directory that is not a queue, with a name that logs must escape."""
     strange = Path(os.fsdecode(os.fsencode(root) + b"/\xff\n\x1b[2J"))
     strange.mkdir()
     (strange / "READY").write_text('{"version": 1}')

@@ -1,4 +1,4 @@
-"""What a router leaves behind: when it is cancelled, when its queues go, when its loop is closed."""
+"""A router leaves nothing behind when it is cancelled, its queues go, or its loop is closed."""
 
 import asyncio
 import functools
@@ -37,7 +37,7 @@ def make(root: Path, *names: str) -> None:
 
 
 def flip(path: Path, offset: int) -> None:
-    """Change a byte of the first segment; doing it again repairs it."""
+    """Change a byte of the first segment; a second call repairs it."""
     with (path / "000000000.q").open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]
@@ -46,7 +46,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def watches() -> list[str]:
-    """What discovery costs: inotify descriptors and threads."""
+    """Return the inotify descriptors and threads that discovery uses."""
     found = [thread.name for thread in threading.enumerate() if thread.name.startswith("watch ")]
     for fd in Path("/proc/self/fd").iterdir():
         try:
@@ -117,7 +117,7 @@ async def test_commits_pass_over_a_queue_that_was_removed_just_now(tmp_path: Pat
         messages = await three(router)
         shutil.rmtree(tmp_path / "a")
         sources = {path: source for source, path in router.paths().items()}
-        router.commit(messages["a"])  # nothing ran in between that could have found out
+        router.commit(messages["a"])  # no code ran in between that could have noticed
         router.commit(sources[str(tmp_path / "a")])
         router.commit()
     assert committed(tmp_path, "b", "c") == [1, 1]
@@ -151,7 +151,7 @@ def test_a_fan_in_commits_the_others_and_raises_the_first_failure(tmp_path: Path
 
 
 async def consume(router: Router, last: str) -> None:
-    """Take messages up to the first of this queue."""
+    """Take messages up to the first message of this queue."""
     async for message in router:
         if message.source == last:
             return
@@ -175,7 +175,7 @@ async def test_a_removed_queue_that_fails_while_its_replies_are_closed_is_no_pro
         await asyncio.sleep(0)
         path = root / message.source
         shutil.rmtree(path)
-        await until(router._changing.locked)  # it is being detached, and waits for the reply queue
+        await until(router._changing.locked)  # the detaching waits for the reply queue
         consuming = asyncio.create_task(consume(router, "c"))
         await until(lambda: str(path) in router.problems)
         may_open.set()
@@ -215,7 +215,7 @@ async def test_what_was_delivered_before_a_queue_was_set_aside_can_be_committed_
             router.commit(again[0])
         flip(root / "a", damaged)  # repaired
         rest = [await router.next(timeout=WITHIN_S) for _ in range(2)]
-        assert [message.seq for message in rest] == [4, 5]  # and nothing twice
+        assert [message.seq for message in rest] == [4, 5]  # no message is repeated
         router.commit(rest[0])
     assert committed(root, "a") == [5]
 
@@ -271,7 +271,7 @@ def test_names_are_free_when_the_loop_was_closed_and_the_router_forgotten(
     del loop
     closed_s = time.monotonic()
     while not is_free(tmp_path / "root" / "a"):
-        assert time.monotonic() - closed_s < SELDOM_S / 2  # when the watcher's thread looks
+        assert time.monotonic() - closed_s < SELDOM_S / 2  # how often the watcher's thread checks
     eventually(lambda: not [name for name in watches() if str(tmp_path) in name])
 
 

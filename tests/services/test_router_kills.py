@@ -1,4 +1,4 @@
-"""R10: exactly once through ``cause``, whenever the router dies."""
+"""R10: exactly-once delivery through ``cause``, no matter when the router dies."""
 
 from pathlib import Path
 

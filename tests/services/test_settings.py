@@ -1,4 +1,4 @@
-"""config.toml: what it may say, how it is merged, and how it is refused."""
+"""config.toml: valid contents, merging, and errors."""
 
 from pathlib import Path
 from typing import get_args, get_type_hints

@@ -1,4 +1,4 @@
-"""Topics with many writers: each has a queue of its own, and readers follow them as one stream."""
+"""Topics with many writers: each writer has its own queue, and readers follow all as one stream."""
 
 import asyncio
 import signal
@@ -59,7 +59,7 @@ def writer_process(topic: Path, name: str, count: int, *more: str) -> subprocess
 
 
 def next_payload(reader: "TopicReader[None]") -> bytes:
-    """Poll until there is a message."""
+    """Poll until there is a message; return its payload."""
     found: list[bytes] = []
 
     def poll() -> bool:
@@ -77,7 +77,7 @@ def queues(topic: Path) -> list[str]:
 
 
 def check_streams(payloads: list[bytes], writers: int, count: int) -> None:
-    """Every writer's messages came, each once and in their order."""
+    """Check that all messages of every writer came, once and in order."""
     streams: dict[str, list[int]] = {}
     for payload in payloads:
         name, number = payload.decode().split()
@@ -114,7 +114,7 @@ async def test_writers_in_processes_come_while_a_reader_follows(topic: Path) -> 
             processes.append(writer_process(topic, f"a{number}", 500))
         async for message in reader:
             received.append(message.payload)
-            if len(received) == 600:  # both of the first have begun
+            if len(received) == 600:  # both writers of the first round have started
                 processes.extend(writer_process(topic, f"b{number}", 500) for number in range(2))
             if len(received) == 2000:
                 break
@@ -175,7 +175,7 @@ def test_named_writer_keeps_its_queue(topic: Path) -> None:
 
 
 def test_reader_that_is_away_misses_no_writer(topic: Path) -> None:
-    """A writer that comes and goes while a reader is away keeps everything for it."""
+    """Messages of a writer that comes and goes while a reader is away are kept for that reader."""
     retention = Retention()
     with TopicReader(topic, "slow", wait_for_queue=True):
         pass
@@ -188,7 +188,7 @@ def test_reader_that_is_away_misses_no_writer(topic: Path) -> None:
             assert len(list(quick)) == 50
             quick.commit()
         writer.retain_now()
-    for _ in range(3):  # each looks for what can be folded away
+    for _ in range(3):  # each looks for queues to fold away
         open_writer(topic, shared=True, retention=retention).close()
     with TopicReader(topic, "slow") as slow:
         check_streams([message.payload for message in slow], 1, 50)
@@ -238,7 +238,7 @@ def test_queue_of_a_live_writer_is_never_folded(topic: Path) -> None:
 
 
 def test_many_threads_open_at_once(topic: Path) -> None:
-    """Taking over, folding and creating beside each other: nobody shares a queue, nothing is lost."""
+    """Concurrent taking over, folding and creating: no two writers share a queue, nothing is lost."""
     retention = Retention()
     failures: list[BaseException] = []
     count, rounds, threads = 20, 6, 6
@@ -330,7 +330,7 @@ def test_archives_of_queues_are_apart(topic: Path, tmp_path: Path) -> None:
 
 
 def has_archived(writer: aiochronicle.Writer) -> bool:
-    """Tell whether a segment was archived; sealing it comes first, in the background."""
+    """Return whether a segment was archived, which happens after a thread has sealed it."""
     writer.retain_now()
     return writer.statistics().segments_archived == 1
 
@@ -343,7 +343,7 @@ def test_bus_follows_all_writers_of_a_topic(tmp_path: Path) -> None:
         one.writer("orders", shared=True).append(b"1", timestamp_ns=1)
         two.writer("orders", shared=True).append(b"2", timestamp_ns=2)
         assert one.topics() == ["orders"]
-        reader = two.reader("orders", "risk")  # it is found to be a topic with many writers
+        reader = two.reader("orders", "risk")  # the bus detects a topic with many writers
         assert type(reader).__name__ == "TopicReader"
         assert two.reader("orders", "risk") is reader
         assert [m.payload for m in two.read_batch("orders", "risk", peek=True)] == [b"1", b"2"]

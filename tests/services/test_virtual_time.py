@@ -1,4 +1,4 @@
-"""In virtual time, timers and messages happen in the order of their times, and without waiting."""
+"""In virtual time, timers and messages happen in time order, without waiting."""
 
 import asyncio
 import hashlib
@@ -61,7 +61,7 @@ def test_a_year_passes_without_waiting() -> None:
 
 
 def test_what_is_due_runs_before_the_next_message(queue_path: Path) -> None:
-    """Timers up to the very time of a message come before it, and all that they set off, too."""
+    """Timers due at or before a message's time run before it, and so do the callbacks they schedule."""
     record(queue_path, [OPENING_NS + number * SECOND_NS for number in range(4)])
     log: list[str] = []
 
@@ -94,7 +94,7 @@ def test_what_is_due_runs_before_the_next_message(queue_path: Path) -> None:
 def test_a_busy_consumer_is_as_late_as_it_would_have_been(
     queue_path: Path, rng: random.Random
 ) -> None:
-    """Against the arithmetic of a single server: it begins when it is free and the message is there."""
+    """Compared with a single-server queue: service starts when the server is free and a message is there."""
     times = sorted(OPENING_NS + rng.randrange(10_000) * 1_000_000 for _ in range(1000))
     service_ms = [rng.randrange(30) for _ in times]
     record(queue_path, times)
@@ -157,7 +157,7 @@ def test_several_replays_share_the_clock(tmp_path: Path) -> None:
 
 
 async def strategy(ticks: "Replay | Reader", orders: aiochronicle.Writer, count: int) -> None:
-    """Written for production: it knows nothing of replays."""
+    """A strategy written for production, unaware of replays."""
     pending: set[asyncio.Task[None]] = set()
 
     async def cancel_later(number: int) -> None:
@@ -200,7 +200,7 @@ def digest_of(path: Path) -> str:
 def test_a_production_coroutine_does_the_same_in_every_run(
     tmp_path: Path, rng: random.Random
 ) -> None:
-    """Live, and then twice over what was recorded live; the two agree to the nanosecond."""
+    """Run it live, then twice over the recording; the two replays agree to the nanosecond."""
     feed, count = tmp_path / "feed", 200
 
     async def produce() -> None:
@@ -256,7 +256,7 @@ def test_threads_are_waited_for_while_the_clock_stands(queue_path: Path) -> None
         return seen
 
     with replay(queue_path) as history:
-        # Handed over is what is due now; the thread's answer belongs to now as well.
+        # The thread gets the messages due now, and its answer belongs to the same time.
         assert run_virtual(main(history), history) == [-1, 0, 1]
 
 
@@ -312,7 +312,7 @@ def test_cancelled_waiting_does_not_move_the_clock(queue_path: Path) -> None:
         times.append(loop.time())
         await asyncio.sleep(200)
         times.append(loop.time())
-        assert (await anext(history)).seq == 1  # late, but there
+        assert (await anext(history)).seq == 1  # late, but not lost
         times.append(loop.time())
         return times
 

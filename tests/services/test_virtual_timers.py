@@ -32,7 +32,7 @@ def record(path: Path, times_ns: list[int]) -> None:
 
 
 def times_around(rng: random.Random, messages: list[int]) -> list[int]:
-    """Times of timers: most of them at a message, or 1 ns before or after it."""
+    """Return times for timers, most of them at a message or 1 ns before or after it."""
     near = [max(0, rng.choice(messages) + rng.choice((-1, -1, 0, 0, 1, 1))) for _ in range(300)]
     return near + [rng.randrange(messages[-1]) for _ in range(100)]
 
@@ -42,11 +42,11 @@ def times_around(rng: random.Random, messages: list[int]) -> list[int]:
 def test_timers_up_to_a_message_run_before_it(
     queue_path: Path, rng: random.Random, way: str, span_ns: int
 ) -> None:
-    """All are set at the start; those of one moment run in the order in which they were set."""
+    """All timers are set at the start; timers of one time run in the order in which they were set."""
     messages = [0, *sorted(rng.randrange(span_ns) for _ in range(200))]
     timers = times_around(rng, messages)
     record(queue_path, messages)
-    # A task sets its timer one turn later than a callback: the order of those is not compared.
+    # A task sets its timer one turn later than a callback, so their relative order is not compared.
     ways = ["call_later", "call_at"] if way == "mixed" else [way]
     expected = sorted(
         [(time_ns, 0, number) for number, time_ns in enumerate(timers)]
@@ -191,7 +191,7 @@ def test_cancelled_timers_do_not_run_and_are_dropped(rng: random.Random) -> None
 
 
 def in_thread(loop: VirtualTimeLoop, delay: float, timeout: float | None = None) -> int:
-    """Let the loop sleep, from a thread, and return the virtual time after that."""
+    """Run a sleep in the loop from another thread; return the virtual time after it."""
 
     async def work() -> int:
         await asyncio.sleep(delay)
@@ -218,7 +218,7 @@ def test_a_thread_may_wait_for_a_coroutine_that_sleeps() -> None:
 
 
 def test_a_thread_that_does_not_wait_takes_no_time() -> None:
-    """It hands work in and computes on: the clock stands until it waits, or looks in vain."""
+    """It submits work and keeps computing; the clock does not advance until it waits or polls in vain."""
 
     def work(loop: VirtualTimeLoop) -> tuple[int, bool, int]:
         future = asyncio.run_coroutine_threadsafe(asyncio.sleep(5, 17), loop)
@@ -261,7 +261,7 @@ def test_a_thread_may_wait_for_a_timer_that_it_set() -> None:
 
 
 def test_the_clock_stands_while_another_thread_works() -> None:
-    """One thread waits for a coroutine that sleeps, one works: no time passes until it is done."""
+    """One thread waits for a sleeping coroutine, another works: no time passes until the work is done."""
     release = threading.Event()
 
     async def main() -> tuple[int, int, int]:
@@ -274,7 +274,7 @@ def test_the_clock_stands_while_another_thread_works() -> None:
         working = loop.run_in_executor(None, release.wait, 30)
         sleeping = loop.run_in_executor(None, in_thread, loop, 1)
         seeing = asyncio.create_task(see())
-        # A plain thread: virtual time knows nothing of it, and does not wait for it.
+        # A plain thread: virtual time does not know it and does not wait for it.
         threading.Timer(0.2, release.set).start()
         await working
         return loop.time_ns(), await sleeping, await seeing
@@ -298,7 +298,7 @@ def test_more_threads_that_wait_than_the_pool_has() -> None:
 
 
 def test_a_thread_that_waits_when_the_loop_ends() -> None:
-    """Nobody wants its result any more, but the loop's threads are ended by ``asyncio.run``."""
+    """Its result is no longer needed, but ``asyncio.run`` still joins the loop's threads."""
     loops: list[VirtualTimeLoop] = []
     outcome: list[object] = []
 

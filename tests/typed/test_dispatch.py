@@ -1,4 +1,4 @@
-"""Handlers by type: who gets what, sync and async, and what an undecodable payload does."""
+"""Handlers by type: which handler gets a message, sync and async handlers, undecodable payloads."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,8 @@ class Quote(msgspec.Struct):
 
 @pytest.fixture
 def mixed(queue_path: Path) -> Path:
-    """Trade, Quote, a message of no type, one of an unknown type, a bad Trade, Trade."""
+    """Return a queue with a Trade, a Quote, an untyped message, an unknown type, a bad Trade, and a
+    Trade."""
     with open_writer(queue_path, codec=[Trade, Quote]) as writer:
         writer.send(Trade(1.0))
         writer.send(Quote(2.0))
@@ -64,7 +65,7 @@ def test_what_nobody_handles_is_passed_over(mixed: Path) -> None:
             reader.dispatch_now()
         assert raised.value.seq == 4
         assert seen == [Trade(1.0)]
-        assert reader.dispatch_now() == 1  # goes on behind the bad one
+        assert reader.dispatch_now() == 1  # continues after the bad one
     assert seen == [Trade(1.0), Trade(6.0)]
 
 
@@ -127,7 +128,7 @@ async def test_cancelled_while_waiting_it_has_taken_nothing(queue_path: Path) ->
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            writer.send(Trade(price + 10))  # while nobody dispatches
+            writer.send(Trade(price + 10))  # while dispatch is not running
         assert reader.dispatch_now() >= 1
     assert [trade.price for trade in seen] == [1.0, 11.0, 2.0, 12.0]
 
@@ -188,10 +189,10 @@ def trades(queue_path: Path) -> Path:
 
 
 class Supervised:
-    """A handler that fails now and then, and what it has dealt with."""
+    """A handler that sometimes fails, and a record of the prices it has handled."""
 
     def __init__(self, fails: dict[float, int]) -> None:
-        self.fails = fails  # price to how often
+        self.fails = fails  # price to number of failures
         self.done: list[float] = []
         self.tried: list[float] = []
 
@@ -209,7 +210,7 @@ class Supervised:
 async def test_a_supervisor_that_restarts_dispatch_loses_nothing(
     trades: Path, commit: Any, fan_in: bool
 ) -> None:
-    """With automatic commits: what failed comes again, first, and is not committed before."""
+    """With automatic commits, a failed message comes again first, and is not committed before that."""
     handler = Supervised({0.0: 1, 3.0: 2, 4.0: 1, 9.0: 3})
     failures: list[tuple[float, int | None, int]] = []  # price, seq that failed, seq committed
     with contextlib.ExitStack() as opened:
@@ -305,7 +306,7 @@ def test_who_commits_by_hand_may_have_it_again(trades: Path) -> None:
             reader.dispatch_now(failed="again")
         with pytest.raises(LookupError):
             reader.dispatch_now()  # on with the next one
-        reader.seek(7)  # by hand: it is not handed over twice then
+        reader.seek(7)  # an explicit seek: the failed message is not repeated
         assert reader.dispatch_now(failed="again") == 3
     assert handler.done == [0, 1, 2, 3, 4, 6, 7, 8, 9]
 
@@ -323,7 +324,7 @@ def test_after_close_nothing_is_handed_over(trades: Path) -> None:
 
 @on_both_loops
 async def test_several_tasks_that_fail_at_once(trades: Path) -> None:
-    """Each has a message of its own; all of them come again, in the order in which they failed."""
+    """Each task fails with its own message; all come again, in the order in which they failed."""
     done: list[float] = []
     attempts = 0
     with open_reader(trades, "view", commit="auto", codec=Trade) as reader:

@@ -1,4 +1,4 @@
-"""The queue's schema.json: written, checked, brought up to date; and never believed unchecked."""
+"""The queue's schema.json: writing, checking, updating; its contents are never trusted unchecked."""
 
 import os
 import stat
@@ -36,7 +36,7 @@ class Leg(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct):
-    """Has every kind of field that a schema can describe."""
+    """A type with every kind of field that a schema can describe."""
 
     id: UUID
     side: Side
@@ -113,7 +113,7 @@ def test_types_keep_their_ids_whatever_the_order(queue_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["msgpack", "json"])
 def test_a_schema_is_enough_to_decode(queue_path: Path, form: Any) -> None:
-    """Classes made of the file alone give the same payload bytes back for what they decoded."""
+    """Classes created from the file alone encode decoded payloads to the same bytes."""
     codec = Codec(Order, form)
     write(queue_path, codec, ORDER)
     loaded = Registry.load(queue_path / "schema.json").named("Order")
@@ -170,7 +170,7 @@ def test_a_default_that_only_the_class_knows_is_none(queue_path: Path) -> None:
     write(queue_path, odd)
     made = Registry.load(queue_path).named("Trade")
     assert made.codec.decode(msgspec.msgpack.encode({"price": 1.0})).number is None
-    write(queue_path, odd)  # the same type still
+    write(queue_path, odd)  # still the same type
 
 
 def test_fixed_layouts_are_rebuilt_with_their_widths(queue_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_added_fields_with_defaults_are_fine(queue_path: Path) -> None:
         "size",
     ]
     assert [trade.venue for trade in decoded(queue_path, wider)] == ["XETR", "XLON"]
-    # A reader that was not upgraded yet goes on; a writer must not go back.
+    # A reader that has not been upgraded keeps working; a writer of the old schema is refused.
     assert decoded(queue_path, Trade) == [Trade(1.0, 2), Trade(3.0, 4)]
     with pytest.raises(SchemaMismatch, match="venue: was str = 'XETR', is gone"):
         open_writer(queue_path, codec=Trade)
@@ -410,7 +410,7 @@ def test_deep_nesting_is_refused(queue: Path) -> None:
 
 @pytest.mark.parametrize("name", ["__init__", "class", "a b", "", "__class__"])
 def test_names_from_the_file_become_no_attributes(queue_path: Path, name: str) -> None:
-    """A file whose fingerprint is right and whose names are not those of fields."""
+    """A file with a correct fingerprint but invalid field names is refused."""
     write(queue_path, Trade)
     file = queue_path / "schema.json"
     schema = msgspec.json.decode(file.read_bytes())
@@ -460,7 +460,7 @@ def test_no_schema_is_said(queue: Path) -> None:
 def test_a_writer_killed_while_it_publishes_leaves_the_old_schema_or_the_new(
     queue_path: Path,
 ) -> None:
-    """Killed at once or later: each time the file is whole, and the next writer goes on."""
+    """Killed sooner or later, it always leaves a complete file, and the next writer continues."""
     write(queue_path, Trade)
     program = """
 import sys, msgspec

@@ -1,4 +1,4 @@
-"""send and decode through a queue: which decoder a message finds, and what happens without one."""
+"""send and decode through a queue: the decoder of each message, and errors without one."""
 
 import gc
 import sys

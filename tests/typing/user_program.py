@@ -1,4 +1,4 @@
-"""A program of a user, for type checkers: nothing here is run. See tests/test_typing.py."""
+"""A user's program for type checkers, which is never run. See tests/test_typing.py."""
 
 import array
 import asyncio
@@ -95,7 +95,7 @@ def writing() -> None:
     writer.send(Trade("ALFA", 101.5))
     both: Writer[Trade | Quote] = open_writer("q", codec=[Trade, Quote])
     both.send(Quote(1.0))
-    trades: Writer[Trade] = both  # what takes both takes a trade
+    trades: Writer[Trade] = both  # a handler of both types accepts a trade
     trades.send(Trade("ALFA", 101.5))
     anything = open_writer("q")
     assert_type(anything, Writer[Any])
@@ -137,7 +137,7 @@ async def in_a_loop(reader: Reader[Trade], fan_in: FanIn[Trade], router: Router[
     async for message in fan_in:
         assert_type(message.decode(), Trade)
     for coroutine in (reader.next(), fan_in.next(), router.next(timeout=1)):
-        task = asyncio.create_task(coroutine)  # which takes coroutines only
+        task = asyncio.create_task(coroutine)  # accepts coroutines only
         assert_type((await task).decode(), Trade)
     async for batch in router.batches():
         assert_type(batch[0].decode(), Trade)
@@ -215,7 +215,7 @@ async def groups() -> None:
         assert_type(opened.problems, dict[str, ChronicleError])
     with TopicGroup("t", "workers", codec=Trade) as topic:
         assert_type(topic, TopicGroup[Trade])
-        any_group: Group[Trade] = topic  # a function that takes a Group takes both
+        any_group: Group[Trade] = topic  # a function with a Group parameter accepts both
         assert_type(any_group.poll(), Delivery[Trade] | None)
     with open_group("q", "workers", codec=Trade) as group:
         assert_type(group, Group[Trade])

@@ -1,4 +1,4 @@
-"""Mistakes that a type checker has to find: one in each line that says so, and nowhere else."""
+"""Errors that a type checker must find: one in each line marked as wrong, and no others."""
 
 import asyncio
 
@@ -36,16 +36,16 @@ def writing(writer: Writer[Trade], quotes: Writer[Quote], bus: Bus) -> None:
     writer.append(b"", 7)  # wrong: keyword only
     bus.append("topic", "text")  # wrong: no buffer
     open_writer("q", codec=Trade).send(Quote(1.0))  # wrong: another type
-    both: Writer[Trade | Quote] = quotes  # wrong: it takes quotes only
+    both: Writer[Trade | Quote] = quotes  # wrong: it accepts quotes only
     both.send(Quote(1.0))
 
 
 def handlers(reader: Reader[Trade]) -> None:
-    @reader.on(Trade)  # wrong: it takes something else
+    @reader.on(Trade)  # wrong: it accepts another type
     def take(quote: Quote) -> None:
         print(quote.bid)
 
-    @reader.on(Trade)  # wrong: nobody has three arguments for it
+    @reader.on(Trade)  # wrong: handlers get at most two arguments
     def three(trade: Trade, message: Message[Trade], more: int) -> None:
         print(trade, message, more)
 
@@ -63,7 +63,7 @@ def conflating(reader: Reader[Trade], fan_in: FanIn[Trade]) -> None:
 
 
 async def requests(desk: Requester[Trade, Quote], fan_in: FanIn[Trade]) -> None:
-    await desk.request(Quote(1.0))  # wrong: it asks with a trade
+    await desk.request(Quote(1.0))  # wrong: its requests are trades
     answer = await desk.request(Trade(1.0))
     print(answer.decode().price)  # wrong: the answer is a quote
     task = asyncio.create_task(fan_in.next())
