@@ -1,7 +1,7 @@
-"""Compiles the judge: `tests/interop/java` by Maven, into build/judge, and again when its sources change.
+"""Compiles the judge (`tests/interop/java`) with Maven into build/judge, again whenever its sources change.
 
-The libraries come from Maven Central once, and are then in Maven's own cache.
-AIOCHRONICLE_JUDGE_VERSION chooses another version of Chronicle Queue, from 5.24 on, for all tests.
+The libraries come from Maven Central once and are then in Maven's cache.
+AIOCHRONICLE_JUDGE_VERSION selects another version of Chronicle Queue (5.24 or later) for all tests.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ PRELOAD = Path(__file__).parent / "preload"
 FLAGS = Path(__file__).parents[2] / "csrc" / "compile_flags.txt"
 BUILT = Path(__file__).resolve().parents[2] / "build" / "judge"
 VERSION = os.environ.get("AIOCHRONICLE_JUDGE_VERSION") or "2026.4"
-BUILD_SECONDS = 90  # less than a test may take; what was downloaded by then is there the next time
+BUILD_SECONDS = 90  # less than a test's limit; downloads up to then are kept
 
 
 class JudgeUnavailable(Exception):
@@ -29,7 +29,7 @@ class JudgeUnavailable(Exception):
 
 @functools.cache
 def missing(version: str = VERSION) -> str | None:
-    """Why the judge cannot run here, or None if it can; builds it."""
+    """Build the judge; return why it cannot run here, or None."""
     try:
         build(version)
     except JudgeUnavailable as reason:
@@ -38,7 +38,7 @@ def missing(version: str = VERSION) -> str | None:
 
 
 def build(version: str = VERSION) -> Path:
-    """Compile the judge if its sources changed, and give the directory of its classes."""
+    """Compile the judge if its sources changed; return its build directory."""
     _check_tools()
     built = BUILT / version
     sources = [PROJECT / "pom.xml", *sorted(PROJECT.rglob("*.java"))]
@@ -49,7 +49,7 @@ def build(version: str = VERSION) -> Path:
 
 
 def chronicle_tests() -> Path:
-    """Fetch Chronicle's own tests with what they need, and give the directory of the libraries."""
+    """Fetch Chronicle's own tests and their dependencies; return the directory of the libraries."""
     _check_tools()
     built = BUILT / "chronicle-tests"
     with _anew(built, [TESTS_PROJECT / "pom.xml"]) as has_changed:
@@ -59,7 +59,7 @@ def chronicle_tests() -> Path:
 
 
 def preloaded(name: str) -> Path:
-    """Compile `preload/NAME.c`, and give the library for LD_PRELOAD."""
+    """Compile `preload/NAME.c`; return the library for LD_PRELOAD."""
     built = BUILT / "preload" / name
     source = PRELOAD / f"{name}.c"
     library = built / f"{name}.so"
@@ -80,7 +80,7 @@ def _check_tools() -> None:
 
 @contextlib.contextmanager
 def _anew(built: Path, sources: list[Path]) -> Iterator[bool]:
-    """Whether something is to be built; two test sessions must not do so at a time."""
+    """Yield whether a build is needed, under a lock: two test sessions must not build at once."""
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
     stamp = built / "stamp"
     built.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def _anew(built: Path, sources: list[Path]) -> Iterator[bool]:
 
 
 def _fetch(pom: Path, built: Path, *goals: str, version: str) -> None:
-    """Run the goals, and copy the libraries; what Maven has in its cache is not asked of the network."""
+    """Run the goals and copy the libraries; use the network only if Maven's cache is not enough."""
     for directory in ("classes", "lib", "maven-status"):
         shutil.rmtree(built / directory, ignore_errors=True)
     command = ["-f", str(pom), f"-Djudge.build={built}", f"-Dqueue.version={version}", *goals]
@@ -108,7 +108,7 @@ def _fetch(pom: Path, built: Path, *goals: str, version: str) -> None:
 
 
 def _maven(*command: str) -> str | None:
-    """What Maven complains of, or None."""
+    """Run Maven; return its error output, or None."""
     try:
         done = subprocess.run(
             ["mvn", "-q", "-B", *command],
@@ -121,10 +121,10 @@ def _maven(*command: str) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"it took longer than {BUILD_SECONDS} s"
-    assert "COMPILATION ERROR" not in done.stdout, done.stdout  # no reason to skip anything
+    assert "COMPILATION ERROR" not in done.stdout, done.stdout  # fail instead of skipping
     return None if done.returncode == 0 else done.stdout[-2000:]
 
 
 def environment() -> dict[str, str]:
-    """Without the libraries that a sanitized test run puts before all others: no JVM starts with them."""
+    """Return the environment without the sanitizers' LD_PRELOAD, with which no JVM starts."""
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}

@@ -1,7 +1,7 @@
-"""Chronicle's own tests as authors of queues: what they leave behind, we must list as Java does.
+"""Chronicle's own tests as a source of queues: we must list the queues they leave as Java does.
 
-Their classes run in JVMs of their own, and `preload/keep_queues.c` keeps each queue that they
-remove. Whether a test passes is of no interest here.
+Their classes run in separate JVMs, and `preload/keep_queues.c` keeps each queue that they remove. Whether a
+test passes does not matter here.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ __all__ = ["Verdict", "classes", "compare", "find_queues", "leave_queues", "unpa
 
 _CLASS_SECONDS = 600
 _NOT_READY = "its creator has not finished it"
-_WEEKLY = "format \"YYYY'W'ww\""  # Java cannot read what it wrote, either
+_WEEKLY = "format \"YYYY'W'ww\""  # Java cannot read these queues again either
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How our listing of a queue compares with Java's.
+    """The result of comparing our listing of a queue with Java's.
 
-    ``equal``: before Java opened it, and after.
-    ``completed``: only after Java, opening it, had completed a table store that was not ready.
-    ``ended``: Java lists less until an appender of its own has written end marks that were missing.
-    ``refused``: by Java; or by us, since it is WEEKLY.
+    ``equal``: the same, before and after Java opened the queue.
+    ``completed``: the same only after Java's open completed an unfinished table store.
+    ``ended``: Java lists fewer messages until its appender writes missing end marks.
+    ``refused``: refused by Java, or by us because the queue is WEEKLY.
     """
 
     queue: Path
@@ -44,7 +44,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def classes() -> list[str]:
-    """The names of all test classes."""
+    """Return the names of all test classes."""
     with zipfile.ZipFile(_tests_jar()) as jar:
         names = [name for name in jar.namelist() if name.endswith("Test.class")]
     return sorted(name[: -len(".class")].replace("/", ".") for name in names if "$" not in name)
@@ -56,7 +56,7 @@ def _tests_jar() -> Path:
 
 
 def unpack_queues(into: Path) -> None:
-    """The queues of older versions that are among the resources of the tests."""
+    """Unpack the queues of older versions from the resources of the tests."""
     with zipfile.ZipFile(_tests_jar()) as jar:
         for name in jar.namelist():
             if name.endswith((".cq4", ".cq4t")):
@@ -64,7 +64,7 @@ def unpack_queues(into: Path) -> None:
 
 
 def leave_queues(names: Sequence[str], work: Path, timeout_s: float = _CLASS_SECONDS) -> str:
-    """Run test classes in one JVM; give what it printed. Queues are then somewhere in ``work``."""
+    """Run test classes in one JVM; return its output. The queues are then somewhere below ``work``."""
     kept = work / "kept"
     for directory in (kept, work / "target", work / "tmp"):
         directory.mkdir(parents=True, exist_ok=True)
@@ -102,14 +102,14 @@ def leave_queues(names: Sequence[str], work: Path, timeout_s: float = _CLASS_SEC
 
 
 def find_queues(work: Path) -> Iterator[Path]:
-    """Directories with data files."""
+    """Return the directories with data files."""
     for directory, _, files in os.walk(work):
         if any(file.endswith(".cq4") for file in files):
             yield Path(directory)
 
 
 def compare(judge: Judge, queues: Iterable[Path], scratch: Path) -> Iterator[Verdict]:
-    """List each queue by both."""
+    """List each queue with both readers and yield the comparison."""
     for queue in queues:
         yield _compare(judge, queue, scratch)
 
@@ -137,7 +137,7 @@ def _compare(judge: Judge, queue: Path, scratch: Path) -> Verdict:
 
 
 def _java(judge: Judge, queue: Path, into: Path, *, end_cycles: bool = False) -> tuple[int, str]:
-    """How many messages Java lists, and what it throws."""
+    """Return how many messages Java lists, and what it throws."""
     try:
         answer = judge.ask("list", path=str(queue), into=str(into), end_cycles=end_cycles)
     except JavaThrew as thrown:
@@ -146,7 +146,7 @@ def _java(judge: Judge, queue: Path, into: Path, *, end_cycles: bool = False) ->
 
 
 def _ours(queue: Path, into: Path) -> str:
-    """List a queue by our reader; what it raises."""
+    """List a queue with our reader; return the error, if any."""
     try:
         with into.open("wb") as lines, open_reader(queue) as reader:
             for message in reader:
@@ -161,7 +161,7 @@ def _is_same(scratch: Path, ours: str) -> bool:
 
 
 def _difference(scratch: Path) -> str:
-    """The first line that is not the same."""
+    """Return the first line that differs."""
     ours = (scratch / "before").read_text().splitlines()
     java = (scratch / "java").read_text().splitlines()
     for number, (left, right) in enumerate(zip(ours, java, strict=False)):

@@ -1,4 +1,4 @@
-"""One JVM for the tests of a module; without Java or Maven they are skipped, and say why."""
+"""One JVM for all tests of a module; without Java or Maven they are skipped with the reason."""
 
 from collections.abc import Iterator
 

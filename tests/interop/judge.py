@@ -1,11 +1,11 @@
-"""The judge: Java's own Chronicle Queue in one JVM, told by JSON lines what to write, read and check.
+"""The judge: Java's own Chronicle Queue in one JVM; it writes, reads and checks on request (JSON lines).
 
     with Judge() as judge, judge.open(path, roll_cycle="TEST_DAILY") as queue:
         index = queue.append_bytes(b"hello")
         [message] = queue.tailer().read()
 
-Every request has a time limit, after which the JVM is killed and `JudgeTimeout` is raised. What Java
-throws comes out as `JavaThrew`.
+Every request has a time limit, after which the JVM is killed and `JudgeTimeout` is raised. A Java exception
+is raised as `JavaThrew`.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ MODULES = [
     "--add-opens=java.base/java.io=ALL-UNNAMED",
     "--add-opens=java.base/java.util=ALL-UNNAMED",
 ]
-# Without the first one the library reports its use over the network.
+# Without the first property the library reports its use over the network.
 PROPERTIES = [
     "-Dchronicle.analytics.disable=true",
     "-Dchronicle.announcer.disable=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Xshare:auto",
-    "-XX:TieredStopAtLevel=1",  # the tests are short: the second compiler would only take their time
+    "-XX:TieredStopAtLevel=1",  # the tests are too short for the second compiler to pay off
     "-Xmx512m",
 ]
 
@@ -53,15 +53,15 @@ Call = tuple[str, Sequence[Value]]
 
 
 class JudgeTimeout(Exception):
-    """The JVM did not answer in time, and was killed."""
+    """The JVM did not answer in time and was killed."""
 
 
 class JudgeDied(Exception):
-    """The JVM ended; the text has what it printed last."""
+    """The JVM ended; the text has its last output."""
 
 
 class JavaThrew(Exception):
-    """Java answered with an exception; ``error`` is its class."""
+    """Java threw an exception; ``error`` is its class."""
 
     def __init__(self, error: str, message: str) -> None:
         super().__init__(f"{error}: {message}")
@@ -70,7 +70,7 @@ class JavaThrew(Exception):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as Java reads it; long ones have no payload, only its hash."""
+    """A message as Java reads it; a long message has only the hash of its payload."""
 
     index: int
     length: int
@@ -85,7 +85,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """What Java says of a queue; files are the names of its cycles."""
+    """Java's description of a queue; files are the names of its cycles."""
 
     entry_count: int
     first_index: int
@@ -99,7 +99,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CycleFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The file that a time falls into."""
+    """The cycle file of a time."""
 
     epoch: int
     time_ms: int
@@ -108,7 +108,7 @@ class CycleFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RollCycle(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of Java's table."""
+    """A row of Java's roll cycle table."""
 
     name: str
     format: str
@@ -121,7 +121,7 @@ class RollCycle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """What a background appender did."""
+    """The result of a background appender."""
 
     written: int
     last_index: int
@@ -129,14 +129,14 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pattern(length: int, seed: int) -> bytes:
-    """The payload that `append_pattern` appends."""
+    """Return the payload that `append_pattern` appends."""
     start = seed * 31 % 251
     repeated = bytes((start + i) % 251 for i in range(251))
     return (repeated * (length // 251 + 1))[:length]
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True):
-    """All messages in a few numbers: CRC-32 over index (8 bytes, little-endian) and payload of each.
+    """A summary of all messages: a CRC-32 over the index (8 bytes, little-endian) and payload of each.
 
     ``gap`` is the first index that does not follow the one before it.
     """
@@ -151,7 +151,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
 def java_command(
     main: str, *arguments: str, version: str = VERSION, properties: Sequence[str] = ()
 ) -> list[str]:
-    """What starts a class of the judge in a JVM of its own."""
+    """Return the command that starts a class of the judge in a new JVM."""
     built = build(version)
     path = f"{built / 'classes'}:{built / 'lib'}/*"
     return ["java", *MODULES, *PROPERTIES, *properties, "-cp", path, main, *arguments]
@@ -184,7 +184,7 @@ class Judge:
         return self._process.poll() is None
 
     def log(self) -> str:
-        """What the JVM and its libraries have printed so far."""
+        """Return the output of the JVM and its libraries so far."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
@@ -195,7 +195,7 @@ class Judge:
         return self.answer(timeout_s)
 
     def send(self, op: str, **fields: Any) -> None:
-        """Send a request whose answer is fetched later, with `answer`."""
+        """Send a request; `answer` fetches the answer later."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")
@@ -204,7 +204,7 @@ class Judge:
             raise self._death() from None
 
     def answer(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Wait for the answer to the oldest request that has none yet."""
+        """Wait for the answer to the oldest unanswered request."""
         line = self._line(self.timeout_s if timeout_s is None else timeout_s)
         answer: dict[str, Any] = json.loads(line)
         if not answer.pop("ok"):
@@ -232,18 +232,18 @@ class Judge:
         return JudgeDied(f"the JVM ended with status {status}\n{self.log()[-4000:]}")
 
     def kill(self) -> None:
-        """End the JVM with SIGKILL, and reap it: a zombie would still count as a live lock holder."""
+        """Kill the JVM with SIGKILL and reap it: a zombie would still count as a live lock holder."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def stop(self, stopped: bool = True) -> None:
-        """Freeze the JVM, and wait until all its threads stand still; or let it go on."""
+        """Freeze the JVM and wait until all its threads have stopped; or resume it."""
         self._process.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
         if stopped:
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def close(self) -> None:
-        """End the JVM in order; what is open is closed."""
+        """End the JVM in order; it closes everything that is open."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -286,10 +286,10 @@ class Judge:
         sync_mode: str | None = None,
         read_only: bool = False,
     ) -> "JudgeQueue":
-        """Open a queue, or make it.
+        """Open or create a queue.
 
-        The clock stands at time_ms, or is shift_ms ahead of the real one, or has been speed times
-        as fast since since_ms.
+        The clock is fixed at time_ms, or shift_ms ahead of the real one, or runs at speed times real time
+        since since_ms.
         """
         answer = self.ask(
             "open",
@@ -313,17 +313,17 @@ class Judge:
         return JudgeQueue(self, answer["number"])
 
     def roll_cycles(self, times_ms: Sequence[int], epochs: Sequence[int] = (0,)) -> list[RollCycle]:
-        """Java's table, with the file of every time in every epoch."""
+        """Return Java's table, with the cycle file of every time in every epoch."""
         answer = self.ask("roll-cycles", times_ms=list(times_ms), epochs=list(epochs))
         return msgspec.convert(answer["roll_cycles"], list[RollCycle])
 
     def encode(self, values: Iterable[Value]) -> list[bytes]:
-        """The bytes that Java writes for each value."""
+        """Return the bytes that Java writes for each value."""
         answer = self.ask("encode", values=list(values))
         return [bytes.fromhex(text) for text in answer["encoded"]]
 
     def decode(self, encoded: Iterable[bytes], as_: str = "object") -> list[Any]:
-        """What Java reads, each as [class, value]; as_ is "object", "i64", "f64", "text", "fields" …"""
+        """Return what Java reads as [class, value]; as_ is "object", "i64", "f64", "text", "fields" …"""
         answer = self.ask("decode", encoded=[each.hex() for each in encoded], read_as=as_)
         decoded: list[Any] = answer["decoded"]
         return decoded
@@ -361,7 +361,7 @@ class JudgeQueue(_Handle):
     _name = "queue"
 
     def append(self, *messages: dict[str, Any]) -> list[int]:
-        """Append messages as `judge.Append` of the Java side reads them, and give their indexes."""
+        """Append messages in the form that the Java class `judge.Append` reads; return their indexes."""
         indexes: list[int] = self._ask("append", messages=list(messages))["indexes"]
         return indexes
 
@@ -372,11 +372,11 @@ class JudgeQueue(_Handle):
         return self.append(*({"kind": "bytes", "hex": payload.hex()} for payload in payloads))
 
     def append_pattern(self, length: int, seed: int = 0) -> int:
-        """Append `pattern(length, seed)`, which need not travel to the JVM."""
+        """Append `pattern(length, seed)`, which the JVM computes itself."""
         return self.append({"kind": "fill", "length": length, "seed": seed})[0]
 
     def append_fields(self, fields: Sequence[tuple[str, Value]]) -> int:
-        """Append a document with these fields, each through the typed method of the wire."""
+        """Append a document with these fields, each written by the wire's typed method."""
         return self.append({"kind": "fields", "fields": list(fields)})[0]
 
     def append_quote(self, **fields: Any) -> int:
@@ -384,18 +384,18 @@ class JudgeQueue(_Handle):
         return self.append({"kind": "dto", "quote": fields})[0]
 
     def append_calls(self, *chains: Sequence[Call]) -> list[int]:
-        """Append a message per chain of calls, by a generated method writer."""
+        """Append a message per chain of calls with a generated method writer."""
         return self.append(*({"kind": "calls", "calls": list(chain)} for chain in chains))
 
     def append_empty(self) -> int:
         return self.append({"kind": "empty"})[0]
 
     def append_metadata(self, payload: bytes) -> None:
-        """Append a document that tailers skip; it has no index."""
+        """Append a metadata document, which has no index and which tailers skip."""
         self.append({"kind": "metadata", "hex": payload.hex()})
 
     def roll_back(self, payload: bytes) -> None:
-        """Begin a message, write the payload, and take it back."""
+        """Begin a message, write the payload, and roll it back."""
         self.append({"kind": "rollback", "hex": payload.hex()})
 
     def start_append(
@@ -408,10 +408,10 @@ class JudgeQueue(_Handle):
         ledger: Path | None = None,
         stamps: Path | None = None,
     ) -> None:
-        """Append b"prefix:0", b"prefix:1" … in the background; or call text("prefix:0") …
+        """Append b"prefix:0", b"prefix:1" … in the background, or call text("prefix:0") …
 
-        How many are through is in the first 8 bytes of the ledger, even if the JVM is killed. When each
-        was through, by the monotonic clock in nanoseconds, is in the stamps, 8 bytes for each of the count.
+        The first 8 bytes of the ledger count the completed appends, even if the JVM is killed. The stamps
+        have the completion time of each append: 8 bytes each, monotonic clock, in nanoseconds.
         """
         self._ask(
             "start-append",
@@ -424,13 +424,13 @@ class JudgeQueue(_Handle):
         )
 
     def stop_append(self, *, let_finish: bool = False) -> Written:
-        """Stop it, or wait until it has written its count."""
+        """Stop the background appender, or wait until it has written its count."""
         return msgspec.convert(self._ask("stop-append", let_finish=let_finish), Written)
 
     def bench_append(
         self, payload: bytes, count: int, rounds: int = 1, *, is_durable: bool = False
     ) -> list[float]:
-        """Append so many in every round, each synced if durable; nanoseconds per message of each."""
+        """Append in rounds, syncing each message if durable; return each round's ns per message."""
         answer = self._ask(
             "bench-append", hex=payload.hex(), count=count, rounds=rounds, durable=is_durable
         )
@@ -438,7 +438,7 @@ class JudgeQueue(_Handle):
         return ns
 
     def bench_tail(self, rounds: int) -> list[float]:
-        """Read the whole queue in every round; nanoseconds per message of each."""
+        """Read the whole queue in each round; return each round's ns per message."""
         ns: list[float] = self._ask("bench-tail", rounds=rounds)["ns"]
         return ns
 
@@ -449,13 +449,13 @@ class JudgeQueue(_Handle):
         start: int | Literal["start", "end"] | None = None,
         backward: bool = False,
     ) -> "JudgeTailer":
-        """A tailer; a named one goes on where it was unless start is given."""
+        """Open a tailer; a named one resumes at its position unless start is given."""
         where = None if start is None else str(start)
         answer = self._ask("tailer", name=name, start=where, backward=backward)
         return JudgeTailer(self.judge, answer["number"])
 
     def read_all(self) -> list[Message]:
-        """Every message, read by a new tailer."""
+        """Return all messages, read by a new tailer."""
         with self.tailer(start="start") as tailer:
             return tailer.read()
 
@@ -464,22 +464,22 @@ class JudgeQueue(_Handle):
         self._ask("set-time", time_ms=time_ms)
 
     def hold_lock(self, written: bytes = b"") -> None:
-        """Begin a message, which takes the write lock, and write this much of it."""
+        """Begin a message, which takes the write lock, and write this part of it."""
         self._ask("hold-lock", hex=written.hex())
 
     def release_lock(self, *, rollback: bool = True) -> None:
-        """End that message."""
+        """Complete that message."""
         self._ask("release-lock", rollback=rollback)
 
     def hold_append_lock(self, held: bool = True) -> None:
-        """Forbid all appends, as a sink of replication does; or allow them."""
+        """Forbid all appends, as a replication sink does, or allow them again."""
         self._ask("append-lock", held=held)
 
     def sync(self) -> None:
         self._ask("sync")
 
     def dump(self) -> str:
-        """The text of every record of every file."""
+        """Return the text of every record of every file."""
         text: str = self._ask("dump")["text"]
         return text
 
@@ -498,39 +498,39 @@ class JudgeTailer(_Handle):
     def read(
         self, limit: int | None = None, *, wait_s: float = 0.0, metadata: bool = False
     ) -> list[Message]:
-        """Up to limit messages; ends sooner when none has come for wait_s."""
+        """Return up to limit messages; stop early when none arrives for wait_s."""
         answer = self._ask("read", limit=limit, wait_ms=round(wait_s * 1000), metadata=metadata)
         return msgspec.convert(answer["messages"], list[Message])
 
     def digest(self, limit: int | None = None, *, wait_s: float = 0.0) -> Digest:
-        """Of up to limit messages; ends sooner when none has come for wait_s."""
+        """Return the digest of up to limit messages; stop early when none arrives for wait_s."""
         self.start_digest(limit, wait_s=wait_s)
         return self.finish_digest()
 
     def start_digest(self, limit: int | None = None, *, wait_s: float) -> None:
-        """Begin, and let this process go on; the JVM answers nothing else until it is through."""
+        """Start a digest in the background; the JVM answers no other request until it is done."""
         fields = {"tailer": self.number, "wait_ms": round(wait_s * 1000)}
         self.judge.send("digest", **fields, **({} if limit is None else {"limit": limit}))
 
     def finish_digest(self, timeout_s: float | None = None) -> Digest:
-        """What came of it."""
+        """Wait for the digest and return it."""
         return msgspec.convert(self.judge.answer(timeout_s), Digest)
 
     def read_calls(self, limit: int | None = None) -> list[tuple[str, list[Any]]]:
-        """The calls that Java's method reader makes, arguments as [class, value]."""
+        """Return the calls that Java's method reader makes, with arguments as [class, value]."""
         answer = self._ask("read-calls", limit=limit)
         return [(name, arguments) for name, arguments in answer["calls"]]
 
     def forward(self, queue: JudgeQueue, limit: int | None = None) -> int:
-        """Let Java's method reader call the method writer of another queue; gives the number of messages.
+        """Let Java's method reader call the method writer of another queue; return the number of messages.
 
-        If that queue has a source_id, its messages begin with their history.
+        If that queue has a source_id, its messages start with their history.
         """
         read: int = self._ask("forward", queue=queue.number, limit=limit)["read"]
         return read
 
     def seek(self, *indexes: int) -> list[bool]:
-        """moveToIndex for each; the tailer stays at the last one."""
+        """Call moveToIndex for each index; return the results. The tailer stays at the last one."""
         found: list[bool] = self._ask("seek", indexes=list(indexes))["found"]
         return found
 

@@ -1,7 +1,7 @@
-"""Appenders that are killed at random instants beside others that live, ours and Java's.
+"""Appenders, ours and Java's, are killed at random instants beside others that keep running.
 
-Every message whose append had returned is in the queue, at most one more of each victim is, and
-both sides read the same.
+Every message whose append returned is in the queue, plus at most one more per victim, and both sides read
+the same.
 """
 
 import os
@@ -19,14 +19,14 @@ from .ours import Ours, digest
 __all__ = ["kill_jvms", "kill_ours"]
 
 _ROLL_CYCLES = ("TEST_SECONDLY", "TEST4_SECONDLY")
-_JAVA_TIMEOUT_MS = 1000  # of the lock, instead of 10 s; Java waits half as long again
+_JAVA_TIMEOUT_MS = 1000  # of the lock, instead of 10 s; Java waits 1.5 times as long
 _BESIDE_HZ = 300
 _VICTIMS_HZ = 1000  # a cycle of TEST4_SECONDLY has room for 4096
 _PATIENCE_S = 20.0
 
 
 def kill_ours(path: Path, kills: int, seed: int) -> Digest:
-    """Kill this many writers of ours, two at a time; a JVM appends, and another follows."""
+    """Kill this many of our writers, two at a time, while one JVM appends and another follows."""
     dice = random.Random(seed)
     roll_cycle = dice.choice(_ROLL_CYCLES)
     promised: dict[str, range] = {}
@@ -34,7 +34,7 @@ def kill_ours(path: Path, kills: int, seed: int) -> Digest:
         beside = stack.enter_context(Judge())
         following = stack.enter_context(Judge())
         server = stack.enter_context(Ours())
-        if dice.random() < 0.5:  # else the first victims make the queue
+        if dice.random() < 0.5:  # otherwise the first victims create the queue
             queue = beside.open(path, roll_cycle=roll_cycle, timeout_ms=_JAVA_TIMEOUT_MS)
             queue.start_append(prefix="beside", rate_hz=_BESIDE_HZ)
         else:
@@ -58,7 +58,7 @@ def kill_ours(path: Path, kills: int, seed: int) -> Digest:
 def _kill_some(
     server: Ours, path: Path, roll_cycle: str, names: list[str], dice: random.Random
 ) -> dict[str, range]:
-    """How many messages of each there may be."""
+    """Start these writers and kill them; return how many messages each may have appended."""
     pids = []
     for name in names:
         ledger = path.with_name(f"{path.name}.{name}")
@@ -82,7 +82,7 @@ def _promise(path: Path) -> range:
 
 
 def kill_jvms(path: Path, kills: int, seed: int) -> Digest:
-    """Kill this many JVMs in which an appender is at work; two writers of ours go on."""
+    """Kill this many JVMs while they append; two of our writers keep running."""
     dice = random.Random(seed)
     promised: dict[str, range] = {}
     with ExitStack() as stack:

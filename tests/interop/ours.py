@@ -1,10 +1,10 @@
-"""Our own appenders in processes of their own, driven as the judge is: `python -m interop.ours`.
+"""Our appenders in separate processes, driven like the judge: `python -m interop.ours`.
 
     with Ours() as ours:
         queue = ours.open(path, roll_cycle="TEST_SECONDLY")
         indexes = ours.append(b"one", b"two")
 
-A process that has opened nothing can also fork writers that are to be killed: `Ours.fork`.
+A process that has opened nothing can also fork writers to be killed: `Ours.fork`.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _NUMBERED = re.compile(rb"(\w+):(\d+)$")  # alone, or as the argument of a call
 def read_ours(
     path: Path, limit: int | None = None, *, wait_s: float = 0.0
 ) -> Iterator[tuple[int, bytes]]:
-    """All messages, up to the limit; ends when none has come for wait_s."""
+    """Yield all messages, up to the limit; stop when none arrives for wait_s."""
     left = sys.maxsize if limit is None else limit
     with open_reader(path) as reader:
         while left > 0 and (message := reader.poll() or _wait(reader, wait_s)):
@@ -57,7 +57,7 @@ def _wait(reader: Reader, wait_s: float) -> Message | None:
 def digest(
     path: Path, limit: int | None = None, *, wait_s: float = 0.0, shift: int = 32
 ) -> tuple[Digest, dict[str, int]]:
-    """What `JudgeTailer.digest` gives; and of each writer of "prefix:number" how many it wrote.
+    """Return what `JudgeTailer.digest` returns, and the number of messages of each "prefix:number" writer.
 
     Raises AssertionError if a writer's numbers are not 0, 1, 2 …
     """
@@ -97,7 +97,7 @@ class Flood(msgspec.Struct, kw_only=True):
     ledger: str | None = None
 
     def run(self) -> dict[str, int]:
-        """Until it has its count, or the time is up, or it is killed."""
+        """Append until the count is reached, the time is up, or the process is killed."""
         ledger = Ledger(self.ledger) if self.ledger else None
         number, last_index = 0, -1
         due = time.monotonic()
@@ -111,7 +111,7 @@ class Flood(msgspec.Struct, kw_only=True):
                 if ledger:
                     ledger[Word.ACKNOWLEDGED] = number
                 if self.rate_hz:
-                    # What was late stays late: a burst might be more than a cycle has room for.
+                    # No catching up: a burst might not fit into a cycle.
                     due = max(due + 1 / self.rate_hz, time.monotonic())
                     time.sleep(max(0.0, due - time.monotonic()))
                 if deadline and not number & 63 and time.monotonic() >= deadline:
@@ -120,7 +120,7 @@ class Flood(msgspec.Struct, kw_only=True):
 
 
 class _Side:
-    """What is asked for by lines of JSON."""
+    """Performs the requests that arrive as lines of JSON."""
 
     def __init__(self) -> None:
         self.writer: Writer | None = None
@@ -188,14 +188,14 @@ def _child(flood: Flood) -> NoReturn:
 
 
 class OursFailed(Exception):
-    """Our process raised this."""
+    """Our process raised an exception."""
 
 
 class Ours:
     """A process with our library; requests are answered one at a time.
 
-    Its clock is the real one, or has been speed times as fast since since_ms. ``preload`` is a
-    library of preload/ that changes what the system does for it.
+    Its clock is the real one, or runs at speed times real time since since_ms. ``preload`` names a library
+    of preload/ that replaces system calls.
     """
 
     def __init__(
@@ -229,13 +229,13 @@ class Ours:
         return self._process.pid
 
     def send(self, op: str, **fields: Any) -> None:
-        """Ask for something whose answer is fetched later."""
+        """Send a request; `answer` fetches the answer later."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")
         self._process.stdin.flush()
 
     def answer(self, timeout_s: float | None = None) -> Any:
-        """Wait for the answer to the oldest request that has none yet."""
+        """Wait for the answer to the oldest unanswered request."""
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -259,7 +259,7 @@ class Ours:
         return self.answer()
 
     def open(self, path: Path, *, time_ms: int | None = None, **options: Any) -> None:
-        """Open a writer: the one that `append` and `close_writer` mean."""
+        """Open the writer that `append` and `close_writer` use."""
         options = {"format": "cq4", **options}
         self.ask("open", path=str(path), time_ms=time_ms, options=options)
 
@@ -268,7 +268,7 @@ class Ours:
         self.ask("set-time", time_ms=time_ms)
 
     def append(self, *payloads: bytes) -> list[int]:
-        """Give their indexes."""
+        """Append payloads; return their indexes."""
         indexes: list[int] = self.ask("append", payloads=[each.hex() for each in payloads])
         return indexes
 
@@ -276,7 +276,7 @@ class Ours:
         self.ask("close")
 
     def start_flood(self, path: Path, prefix: str, **settings: Any) -> None:
-        """Append by a writer of its own; `finish_flood` waits for its end."""
+        """Append with a separate writer; `finish_flood` waits for its end."""
         self.send("flood", flood=_flood(path, prefix, settings))
 
     def finish_flood(self, timeout_s: float | None = None) -> dict[str, int]:
@@ -284,27 +284,27 @@ class Ours:
         return written
 
     def start_digest(self, path: Path, limit: int, *, wait_s: float, shift: int = 32) -> None:
-        """Follow the queue; `finish_digest` waits for the end."""
+        """Start to follow the queue; `finish_digest` waits for the end."""
         settings = {"limit": limit, "wait_s": wait_s, "shift": shift}
         self.send("digest", path=str(path), settings=settings)
 
     def finish_digest(self, timeout_s: float | None = None) -> tuple[Digest, dict[str, int]]:
-        """What came of it."""
+        """Wait for the digest and return it."""
         found, counts = self.answer(timeout_s)
         return msgspec.convert(found, Digest), counts
 
     def fork(self, path: Path, prefix: str, **settings: Any) -> int:
-        """Do so in a forked process, whose pid is given."""
+        """Append in a forked process; return its pid."""
         pid: int = self.ask("fork", flood=_flood(path, prefix, settings))
         return pid
 
     def reap(self, pid: int) -> int:
-        """Its status; before this it is a zombie, which counts as alive."""
+        """Reap a forked process and return its status; until then it is a zombie, which counts as alive."""
         status: int = self.ask("reap", pid=pid)
         return status
 
     def kill(self) -> None:
-        """End the process with SIGKILL, and reap it."""
+        """Kill the process with SIGKILL and reap it."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 

@@ -1,4 +1,4 @@
-"""Two JVMs and two processes of ours append to one queue as fast as they can: who gets how much of it?"""
+"""Measures the share that each of two JVMs and two of our processes gets of a contended queue."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ _WARM_UP_APPENDS = 20_000
 def share_alike(
     path: Path, seconds: float, properties: list[str] | None = None, *, is_warm: bool
 ) -> dict[str, float]:
-    """Give the share of each while all were there; warm JVMs have appended to other queues before."""
+    """Return each one's share while all were running; warm JVMs have appended to other queues before."""
     with ExitStack() as stack:
         judges = [stack.enter_context(Judge(properties=properties or [])) for _ in range(2)]
         ours = [stack.enter_context(Ours()) for _ in range(2)]

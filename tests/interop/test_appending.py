@@ -1,4 +1,4 @@
-"""What we append, Java reads; its locks, its clock and its names hold for us as well."""
+"""Java reads what we append; we respect its locks, its clock and its names."""
 
 import contextlib
 import hashlib
@@ -104,7 +104,7 @@ def test_calls_with_every_kind_of_argument(judge: Judge, tmp_path: Path) -> None
 
 
 def test_a_cycle_that_is_full(judge: Judge, ours: Ours, path: Path) -> None:
-    """Java stores one message more than it can index, and throws; we store none."""
+    """Java stores one message more than it can index, then throws; we store none."""
     with judge.open(path, roll_cycle="TEST_DAILY", time_ms=NOON_MS) as queue:
         ours.open(path, time_ms=NOON_MS)
         ours.append(*(b"%d" % number for number in range(64)))
@@ -155,7 +155,7 @@ def test_the_lock_of_a_killed_jvm_is_freed_at_once(judge: Judge, path: Path) -> 
 
 
 def test_a_zombie_that_holds_the_lock(judge: Judge, path: Path) -> None:
-    """It is in /proc still, and so counts as alive: with Java, and with us, until it is reaped."""
+    """A zombie is still in /proc, so Java and we count it as alive until it is reaped."""
     with judge.open(path, roll_cycle="TEST_DAILY", timeout_ms=200) as queue, Judge() as victim:
         queue.append_bytes(b"before")
         with open_writer(path, lock_timeout=0.3) as writer:
@@ -172,7 +172,7 @@ def test_a_zombie_that_holds_the_lock(judge: Judge, path: Path) -> None:
 
 
 def test_java_goes_on_beside_ours_that_are_killed(judge: Judge, path: Path) -> None:
-    """At full speed they mostly hold the lock; a running JVM frees it after its timeout, 0.6 s here."""
+    """At full speed our writers mostly hold the lock; a JVM frees it after its timeout, 0.6 s here."""
     with judge.open(path, roll_cycle="TEST_SECONDLY", timeout_ms=400) as queue, Ours() as server:
         queue.append_bytes(b"beside:0")
         for number in range(1, 10):
@@ -202,7 +202,7 @@ def test_the_append_lock_is_respected(judge: Judge, path: Path) -> None:
 
 
 def test_a_clock_that_steps_back(judge: Judge, ours: Ours, path: Path) -> None:
-    """No cycle below the newest is made: Java's tailers would stop there."""
+    """We create no cycle before the newest one, because Java's tailers would stop there."""
     with judge.open(path, roll_cycle="TEST_DAILY", time_ms=NOON_MS) as queue:
         queue.append_bytes(b"today")
         ours.open(path, time_ms=NOON_MS, lock_timeout=0.2)
@@ -225,7 +225,7 @@ def test_a_clock_that_steps_back(judge: Judge, ours: Ours, path: Path) -> None:
 
 
 def test_a_jvm_whose_clock_is_behind(judge: Judge, ours: Ours, path: Path) -> None:
-    """We have rolled; the JVM still has yesterday, and must not lose what it was told is written."""
+    """We have rolled, but the JVM is still on yesterday's cycle; it must not lose acknowledged messages."""
     with judge.open(path, roll_cycle="TEST_DAILY", time_ms=NOON_MS) as queue:
         queue.append_bytes(b"1")
         ours.open(path, time_ms=NOON_MS + DAY_MS)
@@ -250,7 +250,7 @@ def erase_end_mark(path: Path) -> None:
 
 
 def test_missing_end_marks_are_written(judge: Judge, ours: Ours, path: Path) -> None:
-    """A tailer of Java's does not leave a file without one: our writer, opened, sets it free."""
+    """A Java tailer does not leave a file without an end mark; opening our writer adds the mark."""
     with judge.open(path, roll_cycle="TEST_DAILY", time_ms=NOON_MS) as queue:
         queue.append_bytes(b"1")
         with Judge() as ahead:
@@ -268,10 +268,10 @@ def test_missing_end_marks_are_written(judge: Judge, ours: Ours, path: Path) -> 
 def test_a_file_that_was_linked_and_not_listed_holds_up_no_tailer(
     judge: Judge, ours: Ours, path: Path
 ) -> None:
-    """One of ours was killed between the two, and a running JVM has rolled past the file since.
+    """One of our writers was killed between the two steps, and a running JVM has rolled past the file.
 
-    2026.4 has written an end mark into the empty file then. Without it, as 5.26 leaves it,
-    Java's tailers stop there until an appender is created: ours, opened, writes it.
+    2026.4 writes an end mark into the empty file. 5.26 does not, and Java's tailers stop there until an
+    appender is created. Opening our writer adds the mark.
     """
     with judge.open(path, roll_cycle="TEST_DAILY", time_ms=NOON_MS, timeout_ms=400) as queue:
         queue.append_bytes(b"1")
@@ -282,7 +282,7 @@ def test_a_file_that_was_linked_and_not_listed_holds_up_no_tailer(
         residue = path / "20231115T1.cq4"
         assert residue.exists()
         queue.set_time(NOON_MS + 2 * DAY_MS)
-        queue.append_bytes(b"2")  # after it has freed the lock of the dead
+        queue.append_bytes(b"2")  # frees the dead writer's lock first
         if judge.version.startswith("2026"):
             with queue.tailer() as tailer:
                 assert [message.payload for message in tailer.read()] == [b"1", b"2"]

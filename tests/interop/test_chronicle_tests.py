@@ -1,6 +1,6 @@
-"""Queues that Chronicle's own tests leave behind are listed as Java lists them.
+"""We list the queues that Chronicle's own tests leave behind as Java does.
 
-Here some of its classes; `python -m tests.torture java-tests` runs them all.
+This runs some of the test classes; `python -m tests.torture java-tests` runs all.
 """
 
 from collections import Counter

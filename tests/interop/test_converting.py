@@ -1,4 +1,4 @@
-"""Keys and headers in Java queues: a JVM reads them, writes them, and passes them on."""
+"""Keys and headers in Java queues: a JVM reads, writes and forwards them."""
 
 from pathlib import Path
 

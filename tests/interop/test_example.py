@@ -11,12 +11,12 @@ from .building import build, environment, missing
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "java_ticks"
 TICKS = 3000
-ALERTS = 100 * 2 + 100 * 1  # of each symbol a third: 108 and 109 are above 107, 109 is above 108
+ALERTS = 100 * 2 + 100 * 1  # a third per symbol: 108 and 109 exceed 107, 109 exceeds 108
 
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Compile the example with the libraries of the judge, and give the class path."""
+    """Compile the example with the libraries of the judge; return the class path."""
     reason = missing()
     if reason is not None:
         pytest.skip(f"no Java Chronicle Queue to run with: {reason}")

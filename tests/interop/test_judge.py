@@ -1,4 +1,4 @@
-"""The judge itself: what Java writes, Java reads; every request that other tests build on."""
+"""The judge itself: Java reads what Java writes, for every request that other tests use."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""What Java writes, our reader gives: every kind of document, beside and after the JVM."""
+"""Our reader returns what Java writes: every kind of document, with the JVM running and after it."""
 
 import hashlib
 from itertools import islice
@@ -99,7 +99,7 @@ def test_a_killed_jvm_leaves_what_it_had_committed(judge: Judge, path: Path) -> 
 
 
 def test_named_tailers_are_shared(judge: Judge, path: Path) -> None:
-    """The position of a name is one, whoever reads."""
+    """Java and our readers share one position per name."""
     with judge.open(path, roll_cycle="TEST4_DAILY") as queue:
         queue.append_bytes(*(b"%d" % number for number in range(10)))
         with queue.tailer("shared") as tailer:

@@ -1,7 +1,7 @@
-"""What we write is what Java writes: the same script, run by both, leaves the same files.
+"""We write what Java writes: the same script, run by both, leaves the same files.
 
-Data files are compared byte for byte. Java's table store lacks `deltaCheckpointInterval`, which
-older versions need, and what lies after it is therefore elsewhere: there, Java's dump is compared.
+Data files are compared byte for byte. Java's table store lacks `deltaCheckpointInterval`, which older
+versions need, so later entries have other offsets; table stores are therefore compared by Java's dump.
 """
 
 import re
@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 
 
 class Script(msgspec.Struct, frozen=True):
-    """Payloads for each of several times, in milliseconds."""
+    """A list of payloads for each of several times in milliseconds."""
 
     roll_cycle: str
     epoch: int
@@ -38,7 +38,7 @@ def ours() -> Iterator[Ours]:
 
 
 def script(judge: Judge, name: str, epoch: int = 0) -> Script:
-    """Enough for two index pages and a bit if they are small; a gap between cycles."""
+    """Return a script that fills more than two small index pages and has a gap between cycles."""
     [cycle] = [each for each in judge.roll_cycles([]) if each.name == name]
     page = cycle.index_count * cycle.index_spacing
     many = 2 * page + 2 if page <= 128 else min(cycle.index_spacing, 256) + 2
@@ -50,7 +50,7 @@ def script(judge: Judge, name: str, epoch: int = 0) -> Script:
 
 
 def _payload(number: int) -> bytes:
-    return b"\xe4" + b"%4d" % number + b"\x8f" * (number % 7)  # a text, and padding of the wire
+    return b"\xe4" + b"%4d" % number + b"\x8f" * (number % 7)  # a text and wire padding
 
 
 def run_by_java(judge: Judge, path: Path, script: Script) -> None:
@@ -71,7 +71,7 @@ def run_by_us(ours: Ours, path: Path, script: Script) -> None:
 
 
 def data_files(path: Path) -> dict[str, tuple[int, bytes]]:
-    """Name, length and beginning of each; no script writes more."""
+    """Return the name, length and first MiB of each data file; no script writes more."""
     found = {}
     for file in path.glob("*.cq4"):
         with file.open("rb") as opened:
@@ -80,7 +80,7 @@ def data_files(path: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def dumped_table(dump: str) -> str:
-    """The dump of the table store, without places and without what may differ."""
+    """Return the dump of the table store without positions and permitted differences."""
     table = dump.partition("header: !SCQStore")[0]
     table = re.sub(r"\n# position.*", "", table)
     table = re.sub(r" *deltaCheckpointInterval: 64,\n", "", table)
@@ -105,7 +105,8 @@ def check(judge: Judge, ours: Ours, tmp_path: Path, script: Script) -> None:
 
 
 def facts(queue: JudgeQueue) -> Info | str:
-    """What Java says of it. With an epoch that is not within the first day it cannot count."""
+    """Return Java's description of a queue, or its error: it cannot count with an epoch beyond the first
+    day."""
     try:
         return queue.info()
     except JavaThrew as thrown:
@@ -124,7 +125,7 @@ def test_epochs(judge: Judge, ours: Ours, tmp_path: Path, name: str, epoch: int)
 
 
 def test_java_itself_cannot_read_weekly_queues_again(judge: Judge, tmp_path: Path) -> None:
-    """Which is why WEEKLY is refused. If this fails, Java has been mended, and it can be supported."""
+    """This is why we refuse WEEKLY. If this test fails, Java is fixed and WEEKLY can be supported."""
     path = tmp_path / "queue"
     with judge.open(path, roll_cycle="WEEKLY", time_ms=NOON_MS) as queue:
         queue.append_bytes(b"1", b"2", b"3")

@@ -1,4 +1,4 @@
-"""Both sides find every message by its index, whoever wrote it and whoever made the index page."""
+"""Both sides find every message by index, whichever side wrote it or created the index page."""
 
 import hashlib
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def alternate(queue: JudgeQueue, path: Path, portions: list[int]) -> Iterator[tuple[int, bytes]]:
-    """Java and we append by turns; index and payload of each."""
+    """Append in turns with Java; yield the index and payload of each message."""
     number = 0
     with open_writer(path) as writer:
         for turn, portion in enumerate(portions):
@@ -32,7 +32,7 @@ def alternate(queue: JudgeQueue, path: Path, portions: list[int]) -> Iterator[tu
 
 
 def probe(queue: JudgeQueue, path: Path, indexes: list[int], after_last: int) -> None:
-    """All of these are there, and found by both; after_last is not."""
+    """Check that both sides find these indexes and do not find after_last."""
     with queue.tailer() as tailer, open_reader(path) as reader:
         for index in indexes:
             assert tailer.seek(index) == [True]
@@ -75,7 +75,7 @@ def test_around_every_border(
 
 
 def test_beyond_the_first_chunk(judge: Judge, path: Path) -> None:
-    """A file grows by 64 MiB; messages lie across the borders."""
+    """A file grows by 64 MiB at a time; messages cross the chunk borders."""
     with judge.open(path, roll_cycle="TEST8_DAILY") as queue, open_writer(path) as writer:
         indexes, hashes = [], []
         for number in range(100):
@@ -93,7 +93,7 @@ def test_beyond_the_first_chunk(judge: Judge, path: Path) -> None:
 
 
 def test_over_rolls(judge: Judge, path: Path) -> None:
-    """A sequence that its cycle does not have is found by neither, and ours goes on in the next."""
+    """Neither side finds a sequence that its cycle lacks; our reader continues in the next cycle."""
     start_ms = 1_700_000_000_000
     with judge.open(path, roll_cycle="TEST4_SECONDLY", time_ms=start_ms) as queue:
         indexes = []

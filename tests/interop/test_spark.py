@@ -1,4 +1,4 @@
-"""What Spark reads of queues that a JVM writes meanwhile; the tasks' work is done here, without a session."""
+"""The Spark source on queues that a JVM is writing; the tasks' work runs here, without a session."""
 
 import time
 from pathlib import Path

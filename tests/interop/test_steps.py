@@ -1,10 +1,10 @@
-"""Ours killed at any instruction of an append, a page, a roll, a creation: a JVM goes on with what is left.
+"""Our writer is killed at any instruction of an append, page, roll or creation; a JVM continues the queue.
 
-csrc/tests/test_cq4_steps.c makes the states, each of which some instruction leaves behind.
+csrc/tests/test_cq4_steps.c makes the states, one per instruction that leaves a distinct one.
 
-One of them Java miscounts, and would if a JVM had left it: the first message of a file is there, and the
-file does not say so yet. The next appender of Java then returns an index that is one too low. Tailers of
-both sides number all messages right, and nothing is lost.
+Java miscounts one of them, even if a JVM left it: the first message of a file is present, but the file does
+not count it yet. Java's next appender then returns an index that is one too low. Tailers of both sides
+number all messages correctly, and nothing is lost.
 """
 
 import os

@@ -38,7 +38,7 @@ def test_jvms_are_killed_beside_ours(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "cold"])
 def test_jvms_and_ours_share_the_queue(tmp_path: Path, is_warm: bool) -> None:
-    # Who has the processor, and when a disk stalls, is not ours to decide: one good run will do.
+    # Scheduling and disk stalls are beyond our control: one good run is enough.
     seen = []
     for attempt in range(5):
         seen.append(share_alike(tmp_path / f"queue{attempt}", 2.0, is_warm=is_warm))

@@ -1,4 +1,4 @@
-"""The wire codec against Java: the same bytes for the same values, and each reads what the other wrote."""
+"""The wire codec against Java: equal bytes for equal values, and each side reads what the other wrote."""
 
 import datetime as dt
 import enum
@@ -49,7 +49,7 @@ class Leg(msgspec.Struct):
 
 
 class Quote(msgspec.Struct):
-    """judge.Quote of the Java side, field by field."""
+    """The Java class judge.Quote, field by field."""
 
     symbol: str | None = None
     id: int = 0
@@ -84,7 +84,7 @@ QUOTES = [
 
 
 def as_json(quote: Quote) -> dict[str, Any]:
-    """As the judge reads it: fractions are texts."""
+    """Return the quote as the judge reads it, with fractions as texts."""
     fields: dict[str, Any] = msgspec.to_builtins(quote)
     fields["price"] = repr(quote.price)
     fields["levels"] = {name: repr(level) for name, level in quote.levels.items()}
@@ -243,7 +243,7 @@ def test_names_of_fields(judge: Judge, tmp_path: Path) -> None:
     assert not different(zip(names, written, ours, strict=True))
 
 
-# Calls that Java's method writer and ours both make: the method, Java's arguments, ours.
+# Calls that both Java's method writer and ours make: method, Java's arguments, our arguments.
 CALLS: list[tuple[str | int, str, Sequence[Value], Sequence[Any]]] = [
     ("none", "none", [], []),
     ("text", "text", [["text", "hello"]], ["hello"]),
@@ -324,7 +324,7 @@ def test_chained_calls(judge: Judge, tmp_path: Path) -> None:
 
 
 class To:
-    """judge.Calls.To of the Java side."""
+    """The Java interface judge.Calls.To."""
 
     def __init__(self, heard: list[Any]) -> None:
         self.heard = heard
@@ -338,7 +338,7 @@ class To:
 
 
 class Calls:
-    """Some of judge.Calls of the Java side."""
+    """Some methods of the Java interface judge.Calls."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -376,7 +376,7 @@ def say_all(calls: Calls) -> None:
 
 
 def test_our_writer_calls_java_and_java_calls_us(judge: Judge, tmp_path: Path) -> None:
-    """Our method writer, Java's reader, Java's writer, our method reader: what arrives is what was said."""
+    """Calls survive the path: our method writer, Java's reader, Java's writer, our method reader."""
     sent: list[bytes] = []
     say_all(method_writer(Calls, sent.append))
     with judge.open(tmp_path / "ours") as ours, judge.open(tmp_path / "theirs") as theirs:
@@ -407,7 +407,7 @@ def test_the_history_of_a_message(judge: Judge, tmp_path: Path) -> None:
     assert call.history.sources == ((3, index),)
     assert len(call.history.timings) >= 2
     assert list(call.history.timings) == sorted(call.history.timings)
-    if judge.version.startswith("2026"):  # others wrote it by name, or with bytes that mean nothing
+    if judge.version.startswith("2026"):  # others wrote it by name or with junk bytes
         assert encode(call) == message.payload
 
 
@@ -425,7 +425,7 @@ def test_a_java_object_and_a_struct_are_the_same_document(judge: Judge, tmp_path
 
 
 def test_objects_of_any_class_are_decoded(judge: Judge, tmp_path: Path) -> None:
-    """Numbers in a field of type Object have fixed forms, which we read, and write in the smallest."""
+    """Java writes numbers in Object fields in fixed widths; we read them all and write the smallest."""
     given: list[tuple[Value, Any]] = [
         (["i8", 1], 1),
         (["i16", 1], 1),

@@ -1,4 +1,4 @@
-"""JVMs and our processes append to one queue, while both follow it: all see the same sequence."""
+"""JVMs and our processes append to one queue while both follow it; all see the same sequence."""
 
 import time
 from contextlib import ExitStack
@@ -16,15 +16,15 @@ _PATIENCE_S = 30.0
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """Who appends how much. Of the JVMs, every other one makes calls by a MethodWriter."""
+    """The appenders and their load. Every other JVM writes calls with a MethodWriter."""
 
     roll_cycle: str
     jvms: int = 2
     ours: int = 2
     messages: int  # of each
-    rate_hz: int = 0  # of each; 0: as fast as it can
-    speed: int = 1  # of the clock by which cycles roll
-    java_first: bool = True  # makes the queue
+    rate_hz: int = 0  # per appender; 0: as fast as possible
+    speed: int = 1  # of the clock that rolls the cycles
+    java_first: bool = True  # Java creates the queue
 
     @property
     def total(self) -> int:
@@ -32,7 +32,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def append_together(path: Path, load: Load) -> Digest:
-    """Run it; AssertionError if anything is lost, doubled or out of order, or seen differently."""
+    """Run the load; raise AssertionError if messages are lost, duplicated, reordered or read differently."""
     with ExitStack() as stack:
         since_ms = time.time_ns() // 1_000_000
         clock = {"speed": load.speed, "since_ms": since_ms}

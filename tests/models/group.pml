@@ -1,17 +1,17 @@
-/* The slots of a group (csrc/group.c): is every message done, is none with two members, does the mark tell the truth?
+/* The slots of a group (csrc/group.c): is every message done, is none with two members, is the mark right?
  *
- *   member   ac_group_next: the slot of the next message, or of one that came back -> claim by compare-and-swap;
- *            then ack, nack or extend by compare-and-swap against the word that the claim gave; after an ack of the
+ *   member   ac_group_next: the slot of the next message, or of a returned one -> claim by compare-and-swap;
+ *            then ack, nack or extend by compare-and-swap against the word of the claim; after an ack of the
  *            message at the mark, ac_group_advance
- *   kill     of a member anywhere: its lock goes (alive = false), so that others may take what it had claimed
- *   expire   the lease of any claim ends, whoever holds it: it does not know until it settles
+ *   kill     of a member at any step: its lock is released (alive = false), so others may take its claims
+ *   expire   the lease of any claim ends; its holder does not notice until it settles
  *
- * A word is (lap, state, attempt, owner), as in the C code but for the tick: here the attempt is never used up, so two
- * claims differ by it. Slots are used again: messages are more than slots.
+ * A word is (lap, state, attempt, owner), as in the C code but without the tick: attempts never run out here, so they
+ * distinguish two claims. Slots are reused, because there are more messages than slots.
  *
- * Checked: at a claim nobody else holds the message with a lease that lasts; an ack that succeeds is that of the member
- * whose claim is the present one; a message before the mark is done; the window holds messages of one lap distance; and
- * in the end, when nothing moves any more and a member lives, every message is done and the mark is after the last. */
+ * Checked: at a claim, no other member holds the message with a valid lease; only the member with the current claim
+ * can ack; every message before the mark is done; the messages of the window are at most one lap apart; and in the end,
+ * when no step is left and a member is alive, every message is done and the mark is after the last one. */
 
 #ifndef MESSAGES
 #define MESSAGES 3
@@ -42,12 +42,12 @@ word_t slot[SLOTS];
 byte low;
 
 byte done[MESSAGES];        /* how often its acknowledgement succeeded */
-byte holder[MESSAGES];      /* the member that has it, as the world sees it */
+byte holder[MESSAGES];      /* the member that really has it */
 bool lasting[MESSAGES];     /* its lease has not ended */
 bool alive[MEMBERS];
 byte kills, expiries, nacks;
-byte idle;    /* members that found nothing since the last change, one bit each */
-byte changed; /* members that have not looked since then: they look again, by their timer */
+byte idle;    /* members that have found nothing since the last change, one bit each */
+byte changed; /* members that have not looked since then; their timer makes them look again */
 
 #define CHANGE idle = 0; changed = (1 << MEMBERS) - 1
 #define LAP(s) ((s) / SLOTS)
@@ -56,7 +56,7 @@ byte changed; /* members that have not looked since then: they look again, by th
 #define SET(w, l, st, a, o) w.lap = l; w.state = st; w.attempt = a; w.owner = o
 #define COPY(w, v) SET(w, v.lap, v.state, v.attempt, v.owner)
 
-/* What a killed member leaves: the words as they are. A new one takes its place in the table. */
+/* A killed member leaves its words unchanged. A new one takes its place in the table. */
 #define MAY_DIE :: d_step { kills < KILLS -> kills++; alive[me] = false; CHANGE } -> goto dead
 
 inline advance() {
@@ -91,7 +91,7 @@ inline advance() {
 proctype member(byte me) {
     byte s, from, to, seen;
     word_t before, mine;
-    /* A reader of its own: all messages are there. It looks from the mark on, as far as the window goes. */
+    /* Each member has its own reader, and all messages exist. It searches from the mark to the end of the window. */
 look:
     skip;
     d_step { changed = changed & ((1 << MEMBERS) - 1 - (1 << me)) };
@@ -106,7 +106,7 @@ look:
     :: else ->
         d_step { COPY(before, SLOT(s)) };
         if
-        :: before.lap > LAP(s) -> skip /* we are late: it is done */
+        :: before.lap > LAP(s) -> skip /* too late: already done */
 #ifdef NO_LAP
         :: before.state == DONE -> skip
 #else
@@ -123,7 +123,7 @@ look:
                 :: SAME(SLOT(s), before) ->
 #endif
                     assert(!(holder[s] != NOBODY && lasting[s] && alive[holder[s]])); /* one at a time */
-                    assert(done[s] == 0);                                              /* not again */
+                    assert(done[s] == 0);                                              /* not twice */
                     SET(mine, LAP(s), CLAIMED, (before.lap == LAP(s) -> before.attempt + 1 : 1), me);
                     COPY(SLOT(s), mine);
                     holder[s] = me;
@@ -136,7 +136,7 @@ look:
         fi;
         s++
     od;
-    /* Nothing for us. */
+    /* Found nothing. */
     atomic {
         s = 0; seen = 0; SET(before, 0, 0, 0, 0); SET(mine, 0, 0, 0, 0);
         if
@@ -185,7 +185,7 @@ claimed:
     fi;
     goto look;
 
-dead: /* its place is taken by a new member, which frees what the last one left there: ac_group_free_claims */
+dead: /* a new member takes its place and frees the claims that it left: ac_group_free_claims */
     s = 0;
     do
     :: s < SLOTS ->
@@ -213,7 +213,7 @@ end:
     skip
 }
 
-/* The lease of a claim that its member still works on comes to its end. */
+/* The lease of a claim expires while its member still works on the message. */
 active proctype clock() {
     byte s;
     do
@@ -231,7 +231,7 @@ active proctype clock() {
     od
 }
 
-/* Whatever is before the mark is done, always. */
+/* At any time, every message before the mark is done. */
 active proctype auditor() {
     byte s;
     atomic {
@@ -257,6 +257,6 @@ init {
         od;
         m = 0
     };
-    /* When all that is left is members that look and find nothing: */
+    /* When all members look and find nothing: */
     (idle == (1 << MEMBERS) - 1 && low != MESSAGES) -> assert(low == MESSAGES)
 }

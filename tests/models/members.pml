@@ -1,17 +1,17 @@
-/* Members of a group sleep, and one is woken per message: can one of them sleep on while a message waits?
+/* Members of a group sleep, and each message wakes one: can a member keep sleeping while a message waits?
  *
  *   member   ac_group_park: raise_bit (its own bit in control.parked_members, then AC_BIT_MEMBERS in control.parked),
- *            a second look, sleep until its eventfd is signalled. A member that is given a message although it said
- *            that it sleeps lowers its own bit (ac_reader_unpark)
+ *            a second look, sleep until its eventfd is signalled. A member that gets a message after it raised
+ *            its bit lowers the bit again (ac_reader_unpark)
  *   writer   commit and notify_seq, ac_writer_wake: takes AC_BIT_MEMBERS, then all bits of members (signal_members),
- *            signals one of these members and gives the bits of the others back, own bits first
+ *            signals one of these members and restores the bits of the others, own bits first
  *
- * All of these steps are atomic operations with a full barrier, and the commit is followed by one, so they are steps of
- * one total order here. wake.pml has the barriers, and who comes and goes.
+ * All of these steps are atomic operations with a full barrier, and a full barrier follows the commit. Here they are
+ * therefore steps of one total order. wake.pml models the barriers, and processes that start and end.
  *
- * Checked: when everybody sleeps, no message is left. A member that has work to do is one that will look again: that a
- * message wakes one that sleeps, and not one that is busy, is not checked. A bit that the writer gives back may be that
- * of a member which has lowered it by then. Members therefore look by themselves every 100 ms, which is left out here.
+ * Checked: when all members sleep, no message is left. A busy member will look again, so the model does not check that
+ * a message wakes a sleeping member rather than a busy one. The writer may restore a bit that its member has lowered by
+ * then. Members therefore also look every 100 ms, which the model leaves out.
  */
 
 #ifndef MESSAGES
@@ -21,7 +21,7 @@
 #define MEMBERS 2
 #endif
 
-byte head;    /* messages that were appended … */
+byte head;    /* messages appended … */
 byte claimed; /* … and claimed, in order */
 bool parked;  /* AC_BIT_MEMBERS of control.parked */
 byte members; /* control.parked_members */

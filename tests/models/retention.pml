@@ -2,18 +2,18 @@
  *
  * One record per segment, so a position is the id of the segment to be read next.
  *
- *   writer      rolls: one more sealed segment
+ *   writer      rolls, which adds a sealed segment
  *   retention   ac_retain: survey (ac_slowest_reader: committed position and heartbeat of each reader, then
- *               the listing) -> removal of what is before the slowest live one, one segment after another
+ *               the listing) -> removal of the segments before the slowest live reader, one at a time
  *   reader      ac_reader_open of a new name: bounds -> ac_position_open (registers there) -> resume (if the
- *               segment is gone already: what is first now, because a new name has nothing to lose).
- *               Then read -> hand over -> commit -> next; kills and restarts go back to what was committed
+ *               segment is gone already: at the first one left, because a new name has nothing to lose).
+ *               Then read -> hand over -> commit -> next. A restart resumes at the committed position
  *   pause       the reader misses its heartbeats for longer than reader_ttl, or lags by more than
- *               max_reader_lag; comes back to life later
+ *               max_reader_lag; it comes back later
  *
- * Checked: whatever the reader finds gone, it had been found dead before, or it registered while a
- * removal was under way (excused: it is told by PositionLost); it hands over every record from where it
- * began, none left out, even if killed at any point; opening a new name never fails. */
+ * Checked: if the reader finds a segment gone, retention had found the reader dead, or the reader registered
+ * during a removal (excused: it gets PositionLost). It hands over every record from its start, with no gap,
+ * even if killed at any point. Opening a new name never fails. */
 
 #ifndef RECORDS
 #define RECORDS 4
@@ -26,11 +26,11 @@
 #endif
 
 byte head;         /* the active segment; those before it are sealed */
-byte first;        /* the oldest segment that is there */
-bool registered;   /* readers/NAME.meta is there … */
-byte committed;    /* … and says this */
-bool lived;        /* … and was stored to after its creation (generation > 1) */
-bool fresh;        /* … with a heartbeat younger than reader_ttl */
+byte first;        /* the oldest segment that exists */
+bool registered;   /* readers/NAME.meta exists … */
+byte committed;    /* … with this position */
+bool lived;        /* … was stored to after its creation (generation > 1) */
+bool fresh;        /* … and its heartbeat is younger than reader_ttl */
 byte position;     /* the segment that the reader reads next */
 byte handed_over;  /* the record after the last one given to the application */
 bool removing;     /* between a survey and its last removal */
@@ -98,7 +98,7 @@ start:
         fi;
         position = committed;
         if
-        :: position >= first -> d_step { lived = true; fresh = true } /* its heart begins to beat */
+        :: position >= first -> d_step { lived = true; fresh = true } /* heartbeats start */
         :: position < first && lived -> assert(excused); goto told
         :: d_step { position < first && !lived ->
 #ifdef LOSE_NEW_NAME
@@ -141,12 +141,12 @@ told:
     skip
 }
 
-/* Odd: a kill that the reader has yet to die of. */
+/* `kills` is odd while the reader has yet to die. */
 active proctype fate() {
     do
     :: break
     :: d_step { kills < 2 * KILLS && !(kills & 1) && registered -> kills++ }; !(kills & 1)
-    :: d_step { registered && fresh -> fresh = false } /* sleeps for long … */
-    :: d_step { registered && !fresh -> fresh = true } /* … and its heart beats again */
+    :: d_step { registered && fresh -> fresh = false } /* a long pause … */
+    :: d_step { registered && !fresh -> fresh = true } /* … then heartbeats resume */
     od
 }

@@ -1,24 +1,24 @@
-/* The roll: does a reader that walks over the end of a segment see every record, once and in order?
+/* The roll: does a reader that crosses the end of a segment see every record, once and in order?
  *
  *   writer     ac_writer_put (commit word) -> ac_writer_publish (write_offset); when the segment is full, or
  *              earlier (roll by time or count): writer_roll.c roll = obtain_next -> ac_segment_seal ->
  *              ac_writer_enter (ac_control_set_position: generation odd -> segment -> offset ->
- *              generation even); the housekeeper's ac_writer_prepare_next at any time before
- *   its end    at any point between two steps, killed or closed; then the successor: recovery (or, at a
- *              close, discard_next) removes a segment that was prepared and not entered, that is an empty
- *              one behind one that is not sealed, and goes on at the end
- *   reader     ac_reader_next: look at the commit word -> at_gap (look at the seal -> look again at the
- *              commit word -> advance); at the end of a full segment advance without a seal. FROM_END: it
- *              begins where the control block says that the writer is (ac_reader_seek_last)
+ *              generation even); the housekeeper's ac_writer_prepare_next runs at any time before
+ *   its end    killed or closed at any point between two steps. Then the successor: recovery (or, at a
+ *              close, discard_next) removes a segment that was prepared but not entered, which is an empty
+ *              one after an unsealed one, and continues at the end
+ *   reader     ac_reader_next: read the commit word -> at_gap (read the seal -> read the commit
+ *              word again -> advance); at the end of a full segment, advance without a seal. FROM_END: it
+ *              starts at the writer's position in the control block (ac_reader_seek_last)
  *   observer   ac_control_position
  *
- * A file is an inode: a removed one lives on in the mapping of whoever has it, and what is created later
- * under its name is another one. The stores of one thread become visible in their order (release stores);
- * what happens when they do not is among the mutations.
+ * A file is an inode: a removed file lives on in existing mappings, and a later file of the same name is
+ * another inode. The stores of one thread become visible in order (release stores); mutations of the model
+ * break that order.
  *
- * Checked: the reader meets each seq in turn; it never reports a removed segment (there is no retention
- * here); a last pass after the last writer has ended finds everything. A segment and an offset that the
- * observer accepts belong together (OBSERVER: without the reader, to keep the two apart). */
+ * Checked: the reader meets each seq in turn; it never reports a removed segment (the model has
+ * no retention); a last pass after the last writer has ended finds everything. A segment and an offset that
+ * the observer accepts belong together (OBSERVER: without the reader, to check the two separately). */
 
 #ifndef MESSAGES
 #define MESSAGES 4
@@ -33,7 +33,7 @@
 
 byte file[SEGMENTS] = NONE; /* the directory: id -> inode */
 byte created;               /* inodes so far */
-byte committed[INODES];     /* records that can be seen */
+byte committed[INODES];     /* visible records */
 bool sealed[INODES];
 byte first_seq[INODES];
 
@@ -41,11 +41,11 @@ byte first_seq[INODES];
 byte generation;
 byte current_segment;
 byte write_offset;
-byte offset_segment; /* which segment write_offset belongs to: what the observer must not mix up */
+byte offset_segment; /* the segment of write_offset, which the observer must not mix up */
 
 byte next_seq; /* of the queue, as the writer or recovery knows it */
 byte ends;
-bool ending; /* the writer is told to stop where it is */
+bool ending; /* the writer has to stop at its current step */
 bool finished;
 
 /* ---- the writer ---- */
@@ -100,7 +100,7 @@ inline append() {
 #endif
 }
 
-/* ac_recover: the end is the last segment that can be reached. */
+/* ac_recover: the end is the last reachable segment. */
 inline recover() {
     here = 0;
     do
@@ -159,7 +159,7 @@ inline place() {
     opened = NONE
 }
 
-/* ac_reader_enter_next: looks at the seal -> opens the next file -> judges it -> enters it. */
+/* ac_reader_enter_next: read the seal -> open the next file -> check it -> enter it. */
 inline enter_next() {
 #ifndef OPEN_BEFORE_SEAL
     certain = sealed[inode];
@@ -210,7 +210,7 @@ inline advance() {
 #ifndef NO_SECOND_TRY
         enter_next();
 #endif
-        assert(entered || spare) /* or it would be reported as removed */
+        assert(entered || spare) /* otherwise it would be reported as removed */
     fi;
     spare = false
 }
@@ -259,7 +259,7 @@ active proctype reader() {
 }
 
 #else
-/* ---- who only wants to know where the writer is ---- */
+/* ---- an observer of the writer's position ---- */
 
 active proctype observer() {
     byte before, segment, owner;

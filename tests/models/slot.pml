@@ -1,20 +1,20 @@
-/* The two slots of a reader's position: is there always a valid one, and never one that lies?
+/* The two slots of a reader's position: is there always a valid one, and never a false one?
  *
  *   committer   ac_reader_commit: ac_position_store = mutex -> store_locked (generation + 1 into the other
  *               slot, word by word in any order, which is what memcpy may do) -> mutex
- *   heart       the housekeeper's ac_position_heartbeat: the same with the position as it is
+ *   heart       the housekeeper's ac_position_heartbeat: the same with an unchanged position
  *   kill        of the process, at every store; then ac_position_open of its successor: ac_position_decode
- *               must find a valid slot; a torn one it wipes, because what is left of a store that never
- *               ended could complete the next one half-way: both have the same generation
+ *               must find a valid slot. It wipes a torn one: the remains of an unfinished store could
+ *               complete the next store half-way, because both have the same generation
  *   survey      ac_position_each in the writer's process: read() copies the slots, word by word here, while
- *               they are being stored to; both torn means that two stores passed by: it reads again
+ *               they are being stored to. If both are torn, two stores took place meanwhile: it reads again
  *
- * A slot has three words: the position, the generation, and a checksum that fits nothing but these two.
+ * A slot has three words: the position, the generation, and a checksum that fits only these two.
  *
- * Checked: after each kill the position is the last one that a commit returned for, or the one that was
- * being committed; a commit that has returned is what the slots say; what the survey finds was committed
- * (perhaps some time ago; a read that lasts from one life of the reader into the next is not judged), and
- * it always finds something, so retention never forgets a live reader. */
+ * Checked: after each kill the position is that of the last commit that returned, or of the one in progress.
+ * The slots hold the last commit that returned. The survey finds a committed position, perhaps an older one
+ * (a read that spans two lives of the reader is not judged), and it always finds one, so retention never
+ * forgets a live reader. */
 
 #ifndef COMMITS
 #define COMMITS 2
@@ -36,15 +36,15 @@ slot_t slot[2];
 #define VALID(s) (s.checksum == CHECKSUM(s.place, s.generation))
 #endif
 
-/* ac_position_t, of the present process */
+/* ac_position_t of the current process */
 bool locked;
-byte place, generation, newest; /* `current`, and the slot it is in */
+byte place, generation, newest; /* `current`, and its slot */
 
 byte returned;  /* the newest position whose commit returned */
-byte attempted; /* the newest position that a commit began with */
+byte attempted; /* the newest position for which a commit began */
 byte kills;
 bool alive;
-byte dying; /* threads that have yet to stop, one bit each; nothing else moves until then */
+byte dying; /* threads that have yet to stop, one bit each; nothing else runs until then */
 
 /* ac_position_decode */
 #define NEWER(a, b) (VALID(b) && (!VALID(a) || b.generation > a.generation) -> 1 : 0)
@@ -122,7 +122,7 @@ start:
     goto start
 }
 
-/* Opening, killing, opening again. */
+/* Open, kill, open again. */
 active proctype process() provided (dying == 0) {
     d_step { /* create() */
         slot[0].generation = 1;

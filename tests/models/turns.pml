@@ -1,19 +1,20 @@
 /* Order by key over the queues of a topic (csrc/group_turns.c): is one message of a key with one member at a time, does
- * none overtake an older one, and is every message done?
+ * no message overtake an older one of its key, and is every message done?
  *
- *   writer   appends to any queue, with any key. The time of a message is its number; or it is late, and older than all
- *            that are not, which a queue may have before others only
- *   member   ac_group_next: passes what is there, as far as the windows go -> takes a message that nobody has -> looks at
- *            the head of its key; if that is done, passes all queues, until the oldest message of the key stays the same,
- *            and makes it the head by compare-and-swap (ac_turns_is_due) -> claims it by compare-and-swap -> ack
- *   kill     of a member anywhere: others may take what it had claimed
- *   expire   the lease of any claim ends, whoever holds it: it does not know until it settles
+ *   writer   appends to any queue, with any key. The time of a message is its number. A late message is older than all
+ *            that are not late; a queue has late messages only before its others
+ *   member   ac_group_next: passes the messages within the windows -> takes one that no member has -> reads the head of
+ *            its key; if that is done, passes all queues until the oldest message of the key stays the same, and makes
+ *            it the head by compare-and-swap (ac_turns_is_due) -> claims it by compare-and-swap -> ack
+ *   kill     of a member at any step: others may take its claims
+ *   expire   the lease of any claim ends; its holder does not notice until it settles
  *
- * Slots are as in group.pml, but not used again: a word is (state, attempt). Windows are: a queue's mark is the oldest
- * message of it that is not done, and `LIMIT` messages from there are passed.
+ * Slots are as in group.pml but not reused, so a word is (state, attempt). A queue's mark is its oldest message that is
+ * not done; its window is the `LIMIT` messages from there on.
  *
- * Checked: at a claim nobody else holds a message of the key with a lease that lasts, and every older message of the key
- * that was appended before is done; in the end, when nothing moves any more and a member lives, every message is done. */
+ * Checked: at a claim, no other member holds a message of the key with a valid lease, and every older message of the
+ * key that is appended already is done. In the end, when no step is left and a member is alive, every message is
+ * done. */
 
 #ifndef MESSAGES
 #define MESSAGES 3
@@ -42,7 +43,7 @@
 #define NOBODY 7
 #define NONE 15
 
-byte appended; /* messages, by time */
+byte appended; /* messages so far */
 byte queue[MESSAGES], key[MESSAGES], time[MESSAGES];
 bool ordinary[QUEUES]; /* it has a message that was not late */
 byte state[MESSAGES], attempt[MESSAGES];
@@ -53,7 +54,7 @@ byte kills, expiries, idle, changed;
 
 #define CHANGE idle = 0; changed = (1 << MEMBERS) - 1
 
-/* What is passed of queue q: `passed` has a bit per message. The newest one at a full window is the horizon. */
+/* Pass the messages of queue q; `passed` has a bit per message. The newest one in a full window is the horizon. */
 inline pass(q) {
     d_step {
         m = 0; room = LIMIT; opened = false;
@@ -193,7 +194,7 @@ claim:
 next:
         atomic { s++; h = 0; first = 0; second = 0; seen = 0 }
     od;
-    atomic { /* nothing for us */
+    atomic { /* found nothing */
         s = 0; passed = 0; horizon = 0;
         if
         :: (changed & (1 << me)) != 0 -> goto look

@@ -4,35 +4,35 @@
  *
  *   writer           ac_writer_open (lock -> announce -> ac_wake_targets_open), then for each message
  *                    ac_writer_put (commit word) -> ac_writer_publish (increment of notify_seq: the full
- *                    barrier) -> control.parked (look and, in ac_writer_wake, exchange; one step here,
- *                    because nobody else takes bits down in between) -> ac_wake_targets_signal
+ *                    barrier) -> control.parked (load and, in ac_writer_wake, exchange; one step here,
+ *                    because no other process clears bits in between) -> ac_wake_targets_signal
  *   writer_wake_thread   wake_connection.c, the writer's side: on_change and call_reader; on_outgoing (add_sleeper ->
  *                    send the bit); the end of a connection (forget_sleeper); with HAND_OVER also
  *                    ac_wake_targets_signal_rest: empty its own eventfd -> take the marks -> signal
- *   reader           ac_reader_eventfd (announce), then ac_reader_next until there is nothing -> ac_reader_park
- *                    (load the bit -> raise it -> look again) -> sleep on the eventfd; when it rings: drain
+ *   reader           ac_reader_eventfd (announce), then ac_reader_next until it finds nothing -> ac_reader_park
+ *                    (load the bit -> raise it -> look again) -> sleep on the eventfd; when signalled: drain
  *                    it (on_signal in awaiting.c, ac_reader_sleep) -> look
- *   reader_wake_thread   wake_connection.c, the reader's side: answer_hello; take_bit (bit -> ring); connection_close
- *                    (bit -> ring); on_change of the lock file (suspect -> ring)
+ *   reader_wake_thread   wake_connection.c, the reader's side: answer_hello; take_bit (bit -> signal);
+ *                    connection_close (bit -> signal); on_change of the lock file (suspect -> signal)
  *   memory           the writer's store buffer, as on x86: a store may become visible after later loads of
  *                    the same thread; a full barrier waits until the buffer is empty
  *   ..._fate         kills and restarts at any point between two steps
  *
  * Connections are numbered in the order of connect(), which is the order in which accept() returns them.
- * The packets of one connection come in order, but a wake thread looks at its connections in any order.
+ * The packets of one connection arrive in order, but a wake thread serves its connections in any order.
  *
- * Checked when nothing can move any more. Every run ends (polling is modelled as waking up when there is
- * something to see), so there is no cycle in which a reader could starve.
+ * Checked when no step is possible any more. Every run ends (polling is modelled as waking up when there is
+ * a new record), so no cycle exists in which a reader could starve.
  *   without NET  a live, idle writer implies that every live reader has read everything; nobody polls
  *   with NET     every live reader has read everything that was committed, even if the writer was killed
  *                before it had connected to it: until then the reader polls (ac_wake_endpoint.suspect)
- * And at each signal of the writer: the reader raised its bit once for it (as long as nobody died: a
- * successor may give the bit of a dead sleeper to another reader, which then wakes up once for nothing).
+ * Also checked at each signal of the writer: the reader raised its bit once for it. This holds until a
+ * process dies: a successor may give a dead sleeper's bit to another reader, which then wakes up once in vain.
  *
- * HAND_OVER=n: sleepers with the n-th bit or a later one are marked, and the wake thread is nudged, which signals them. (In
- * C it is all but the first, if they are many.)
+ * HAND_OVER=n: sleepers with the n-th bit or a later one are marked, and the wake thread is nudged to signal them. (In
+ * C these are all but the first sleeper, if there are many.)
  *
- * Readers and writers of other programs (waiters_pending, signalling_epoch) are not here: those poll. */
+ * Readers and writers of other programs (waiters_pending, signalling_epoch) are left out: those poll. */
 
 #ifndef READERS
 #define READERS 2
@@ -59,11 +59,11 @@
 #define NONE 255
 
 /* Shared memory. */
-byte head;     /* records that everybody can see */
-byte buffered; /* commit words that are still in the writer's store buffer */
+byte head;     /* records visible to all processes */
+byte buffered; /* commit words still in the writer's store buffer */
 byte parked;   /* control.parked */
 
-/* The readers, each of its present life. */
+/* The readers; state of the current life of each. */
 byte read[READERS]; /* position */
 bool alive[READERS] = true;
 bool listening[READERS]; /* its socket is in wake/ */
@@ -72,40 +72,40 @@ bool eventfd[READERS];    /* the eventfd is readable */
 byte own_bit[READERS] = NO_BIT; /* ac_wake_endpoint.bit */
 byte current[READERS] = NONE; /* ac_wake_endpoint.connection */
 byte asked[READERS];   /* how often it raised its bit, less the signals it got for that */
-bool announced[READERS]; /* an event of the writer's watch of wake/ is waiting */
+bool announced[READERS]; /* an event of the writer's watch of wake/ is pending */
 #ifdef NET
 bool suspect[READERS];      /* ac_wake_endpoint.suspect */
-bool lock_changed[READERS]; /* an event of the reader's watch of writer.lock is waiting */
+bool lock_changed[READERS]; /* an event of the reader's watch of writer.lock is pending */
 #endif
 #ifdef RAISE_WITHOUT_BARRIER
 byte raising[READERS]; /* in the reader's store buffer */
 #endif
 
-/* The writer, of its present life. */
+/* The writer; state of its current life. */
 bool writer_alive = true;
 byte writer_life;
 bool watching;      /* its watch of wake/ is in place */
 byte published;     /* records committed so far, by all writers */
 byte sleeper[BITS] = NONE; /* ac_wake_targets.sleepers: the connection that has this bit */
 #ifdef HAND_OVER
-byte marked;               /* handed_over of them, a bit each */
+byte marked;               /* handed_over of the sleepers, one bit each */
 bool nudged;               /* the wake thread's own eventfd is readable */
 #endif
-bool attending;     /* its wake thread looks after it */
+bool attending;     /* its wake thread is running */
 bool killed;
-byte writer_dying, reader_dying; /* threads that have yet to stop, a bit each; nothing else moves */
+byte writer_dying, reader_dying; /* threads that have yet to stop, one bit each; nothing else runs */
 #define NOBODY_DIES (writer_dying == 0 && reader_dying == 0)
 
 mtype = { UNUSED, HELLO, EVENTFD, BIT, TAKEN, CLOSED }
 
 typedef connection_t {
-    mtype state = UNUSED; /* what was sent or done last */
+    mtype state = UNUSED; /* the last packet or event */
     byte from;            /* life of the writer at one end */
     byte to, to_life;     /* the reader at the other end */
     byte given;           /* its bit */
     bool dropped;         /* the writer closed its end */
 #ifdef NET
-    bool outdated;        /* somebody took the lock since it said hello */
+    bool outdated;        /* a writer took the lock since the hello */
 #endif
 }
 connection_t connection[CONNECTIONS];
@@ -139,7 +139,7 @@ byte connections;
 #define OUTDATED(c, value) skip
 #endif
 
-/* A closed one is always the same, so that it does not multiply states. */
+/* All closed connections look the same, so they do not multiply states. */
 inline close_connection(c) {
     connection[c].state = CLOSED;
     connection[c].from = 0;
@@ -170,8 +170,8 @@ inline forget_sleeper(c) {
     _b = 0
 }
 
-/* A leftover of a dead reader refuses the connection. What appears under a name is newer than what this
- * writer is connected to under that name. */
+/* A leftover of a dead reader refuses the connection. A new socket under a name is newer than the one that
+ * this writer is connected to under that name. */
 inline call_reader(r) {
     _found = false;
     for (_c : 0 .. CONNECTIONS - 1) {
@@ -239,7 +239,7 @@ inline signal(c) {
     fi
 }
 
-/* Of those whose bit is in `bits`, the ones between two bits. */
+/* Signal the sleepers in `bits` from one bit to another. */
 inline signal_between(low, high) {
     for (_b : low .. high) {
         _c = sleeper[_b];
@@ -283,7 +283,7 @@ start:
 
 inline open_writer() {
 #ifdef NET
-    d_step { /* its name goes into the lock file, which readers watch */
+    d_step { /* writes its name into the lock file, which readers watch */
         for (_r : 0 .. READERS - 1) { lock_changed[_r] = listening[_r] }
         _r = 0
     }
@@ -306,7 +306,7 @@ inline open_writer() {
 #endif
 }
 
-/* Each in one step, under the mutex of the list. */
+/* Each is one step, under the mutex of the list. */
 #ifndef HAND_OVER
 #define WAKE_SLEEPERS d_step { signal_between(0, BITS - 1); bits = 0 }
 #else
@@ -481,7 +481,7 @@ start:
             listening[r] = true;
             announced[r] = watching;
 #if defined(NET) && !defined(TRUST_UNSEEN_WRITER)
-            suspect[r] = writer_alive; /* somebody holds the lock */
+            suspect[r] = writer_alive; /* a writer holds the lock */
 #endif
             skip
         };
@@ -543,7 +543,7 @@ active proctype writer_fate() provided (NOBODY_DIES) {
         };
         if
         :: d_step { writer_life++; writer_alive = true }
-        :: break /* nobody takes over */
+        :: break /* no successor */
         fi
     od
 }
@@ -551,7 +551,7 @@ active proctype writer_fate() provided (NOBODY_DIES) {
 #endif
 
 #if READER_KILLS > 0
-/* Of the first reader; another one is there to be disturbed by it. */
+/* Kills the first reader; the second one shows whether that disturbs others. */
 active proctype reader_fate() provided (NOBODY_DIES) {
     byte _r;
     do

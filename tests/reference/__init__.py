@@ -1,1 +1,1 @@
-"""Pure Python reading and writing of the queue format, independent of the engine."""
+"""Pure Python reader and writer of the queue format, independent of the engine."""

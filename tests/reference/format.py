@@ -1,9 +1,9 @@
-"""Second opinion on the queue format, used to judge what the C engine writes and reads.
+"""An independent implementation of the queue format, used to check what the C engine writes and reads.
 
-Nothing here shares code with the engine: layouts, checksums and the rules a reader follows were
-written from the format's description only, so an agreement between the two means something.
-Decoders never raise on bad bytes; they report the first broken rule in an ``error`` field, and in
-``remarks`` what a reader has to tolerate although a careful writer would not produce it.
+Nothing here shares code with the engine. Layouts, checksums and the reader's rules come from the format's
+description only, so agreement between the two is meaningful. Decoders never raise on bad bytes. They report
+the first broken rule in an ``error`` field; ``remarks`` lists what a reader has to tolerate although a
+careful writer would not produce it.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-@lru_cache(maxsize=1 << 14)  # tests decode a growing queue again and again
+@lru_cache(maxsize=1 << 14)  # tests decode a growing queue repeatedly
 def header_check(segment_id: int, header64: bytes) -> int:
-    """Checksum an own record's header so that one left over from elsewhere cannot pass.
+    """Return the header checksum of our own records, which a leftover from elsewhere cannot match.
 
     The header must hold the committed length; the last four bytes (the stored check) are unused.
     """
@@ -131,7 +131,7 @@ def header_check(segment_id: int, header64: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OwnFields:
-    """What this project keeps in a record's spare bytes."""
+    """The fields that this project keeps in a record's spare bytes."""
 
     cause_source: int | None
     cause_seq: int | None
@@ -143,7 +143,7 @@ class OwnFields:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A message without the layout: what its writer was given."""
+    """A message without the layout, as passed to its writer."""
 
     payload: bytes
     key: bytes | None
@@ -152,7 +152,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One committed message, every header field kept so that tests can compare to the byte."""
+    """One committed message with every header field, so that tests can compare byte by byte."""
 
     offset: int
     commit_len: int
@@ -167,12 +167,12 @@ class Record:
 
     @property
     def end(self) -> int:
-        """Offset at which the next record has to start."""
+        """The offset at which the next record has to start."""
         return self.offset + record_size(self.commit_len - 1)
 
     @property
     def own(self) -> OwnFields | None:
-        """Spare bytes interpreted, None for a record of another program."""
+        """The decoded spare bytes; None for a record of another program."""
         if not self.flags & FLAG_OWN:
             return None
         source, seq, left, epoch, cause_epoch, check = OWN_SPARE.unpack(self.spare)
@@ -182,7 +182,7 @@ class Record:
 
     @property
     def parts(self) -> Parts | None:
-        """Payload, key and headers; None if the trailer is malformed."""
+        """The payload, key and headers; None if the trailer is malformed."""
         if not self.flags & FLAG_TRAILER:
             return Parts(self.payload, None, {})
         return decode_trailer(self.payload)
@@ -206,7 +206,7 @@ class SegmentHeader:
 
 @dataclass(slots=True)
 class SegmentDump:
-    """Everything a reader can get out of one segment before it has to stop."""
+    """Everything that a reader can get from one segment before it has to stop."""
 
     header: SegmentHeader
     size: int
@@ -218,12 +218,12 @@ class SegmentDump:
 
     @property
     def sealed(self) -> bool:
-        """Shorthand, since whoever looks at the end needs to know this too."""
+        """Shorthand: code that looks at the end needs this too."""
         return self.header.sealed
 
     @property
     def leads_on(self) -> bool:
-        """True if a reader that is through with this segment may open the next one."""
+        """True if a reader that has finished this segment may open the next one."""
         full = self.size - self.end_offset < RECORD_HEADER_SIZE
         return self.error is None and (self.sealed or full)
 
@@ -248,7 +248,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class DurablePosition:
-    """Content of index.meta: everything before it survived a sync."""
+    """The content of index.meta: everything before this position was synced."""
 
     current_segment: int
     write_offset: int
@@ -305,10 +305,10 @@ class IndexDump:
 
 @dataclass(slots=True)
 class QueueDump:
-    """A whole queue directory as a reader that starts at the oldest segment sees it.
+    """A queue directory as seen by a reader that starts at the oldest segment.
 
-    ``segments`` holds all of them, ``records`` only what can be reached, as (segment id, record).
-    ``end`` is where that reader stopped.
+    ``segments`` holds all segments, ``records`` only the reachable records as (segment id, record).
+    ``end`` is the place where that reader stopped.
     """
 
     control: Control
@@ -327,7 +327,7 @@ class QueueDump:
 
     @property
     def short_of_durable(self) -> bool:
-        """True if data that was synced once is unreachable: corruption, not a torn tail."""
+        """True if synced data is unreachable: corruption, not a torn tail."""
         if self.durable is None or self.end is None:
             return False
         return self.end < (self.durable.current_segment, self.durable.write_offset)
@@ -342,22 +342,22 @@ def align(value: int) -> int:
 
 
 def record_size(payload_len: int) -> int:
-    """Bytes that a record with such a payload occupies."""
+    """Return the bytes that a record with this payload occupies."""
     return align(RECORD_HEADER_SIZE + payload_len)
 
 
 def segment_name(segment_id: int) -> str:
-    """File name of a segment."""
+    """Return the file name of a segment."""
     return f"{segment_id:09d}.q"
 
 
 def index_name(segment_id: int) -> str:
-    """File name of a segment's seek index."""
+    """Return the file name of a segment's seek index."""
     return f"{segment_id:09d}.idx"
 
 
 def decode_trailer(area: bytes) -> Parts | None:
-    """Split what the length of a record counts; None if the trailer breaks a rule."""
+    """Split a record's content into payload, key and headers; None if the trailer breaks a rule."""
     if len(area) < TRAILER_END.size:
         return None
     size, count, bits = TRAILER_END.unpack(area[-TRAILER_END.size :])
@@ -392,7 +392,7 @@ def _number(rest: io.BytesIO, size: int) -> int:
 
 
 def encode_trailer(key: bytes | None, headers: Mapping[str, bytes]) -> bytes:
-    """Lay out key and headers; nothing if there are neither."""
+    """Encode key and headers; return no bytes if there are neither."""
     if key is None and not headers:
         return b""
     raw = b"" if key is None else len(key).to_bytes(2, "little") + key
@@ -414,9 +414,9 @@ def _segment_header_error(header: SegmentHeader, size: int) -> str | None:
 
 
 def _record_error(data: bytes, record: Record, segment_id: int) -> str | None:
-    """Name the first rule that a committed record breaks.
+    """Return the first rule that a committed record breaks, or None.
 
-    The payload is trusted last: its length comes from the header that is checked before it.
+    The payload is checked last: its length comes from the header, which is checked first.
     """
     if record.version != RECORD_VERSION:
         return "bad version"
@@ -450,7 +450,7 @@ def _record_remarks(record: Record, zero: bytes) -> list[str]:
 
 
 def decode_segment(data: bytes, *, first_offset: int = DATA_OFFSET) -> SegmentDump:
-    """Walk the records of a segment file from ``first_offset`` until something ends the walk."""
+    """Decode the records of a segment file from ``first_offset`` to the first that ends the walk."""
     if first_offset < DATA_OFFSET or first_offset % ALIGNMENT:
         raise ValueError("records start on a multiple of 64, after the segment header")
     raw = data[:SEGMENT_HEADER_SIZE].ljust(SEGMENT_HEADER_SIZE, b"\0")
@@ -482,7 +482,7 @@ def decode_segment(data: bytes, *, first_offset: int = DATA_OFFSET) -> SegmentDu
 
 
 def decode_control(data: bytes) -> Control:
-    """Decode control.meta; a block that is not (yet) usable is told by ``error``."""
+    """Decode control.meta; ``error`` says why a block is not (yet) usable."""
     fields = CONTROL.unpack(data[:CONTROL_SIZE].ljust(CONTROL_SIZE, b"\0"))
     magic, version, init_state = fields[:3]
     segment_size = fields[4]
@@ -501,14 +501,14 @@ def decode_control(data: bytes) -> Control:
 
 
 def decode_index_meta(data: bytes) -> DurablePosition | None:
-    """Decode index.meta, None if it was cut."""
+    """Decode index.meta; None if it was truncated."""
     if len(data) < INDEX_META.size:
         return None
     return DurablePosition(*INDEX_META.unpack_from(data))
 
 
 def decode_writer_lock(text: str) -> WriterLock | None:
-    """Decode the text of writer.lock, None if it has another shape."""
+    """Decode the text of writer.lock; None if it has another form."""
     parts = text.split()
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         return None
@@ -533,7 +533,7 @@ def decode_position(data: bytes) -> Position | None:
 
 
 def decode_index(data: bytes) -> IndexDump:
-    """Decode a seek index, keeping as many entries as are really there."""
+    """Decode a seek index with the entries that the file really contains."""
     raw = data[:INDEX_HEADER_SIZE].ljust(INDEX_HEADER_SIZE, b"\0")
     magic, *fields = INDEX_HEADER.unpack(raw)
     version, header_len, entry_count = fields[0], fields[1], fields[-1]
@@ -557,14 +557,14 @@ def decode_index(data: bytes) -> IndexDump:
 
 
 def is_uniform(records: Sequence[Record]) -> bool:
-    """Say whether all records have one type and length, and no trailer."""
+    """Return whether all records have the same type and length and no trailer."""
     if any(record.flags & FLAG_TRAILER for record in records):
         return False
     return len({(record.type_id, len(record.payload)) for record in records}) <= 1
 
 
 def check_index(index: IndexDump, segment: SegmentDump) -> str | None:
-    """Say why an index would mislead a seek in this segment, None if it would not."""
+    """Return why an index would mislead a seek in this segment, or None."""
     if index.error is not None:
         return index.error
     if index.segment_id != segment.header.segment_id:
@@ -593,7 +593,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _numbered(directory: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
-    """Files named after a segment, oldest first; names no writer would choose are left out."""
+    """Return the files named after a segment, oldest first; omit names that no writer would choose."""
     found = {}
     for path in directory.iterdir():
         match = pattern.fullmatch(path.name)
@@ -603,7 +603,7 @@ def _numbered(directory: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
 
 
 def _follow(dump: QueueDump) -> None:
-    """Collect the records in the order, and up to the point, that a reader would."""
+    """Collect the records in the order of a reader, up to the point where it stops."""
     ids = list(dump.segments)
     if not ids:
         dump.errors.append("no segment")
@@ -636,7 +636,7 @@ def _follow(dump: QueueDump) -> None:
 
 
 def _count_order(dump: QueueDump) -> None:
-    """Gather what lax writers do to seq and time, and batches of ours that were cut."""
+    """Collect irregular seqs and times of lax writers, and our batches that were cut short."""
     previous: Record | None = None
     left = 0
     for segment_id, record in dump.records:
@@ -702,7 +702,7 @@ def encode_record(
     version: int = RECORD_VERSION,
     checksum: int | None = None,
 ) -> bytes:
-    """Lay out one committed record; the odd parameters exist so that tests can break rules."""
+    """Encode one committed record; the unusual parameters let tests break rules."""
     if len(spare) != SPARE_SIZE:
         raise ValueError("a record has 32 spare bytes")
     if checksum is None:
@@ -725,7 +725,7 @@ def encode_own_record(
     cause: tuple[int, int, int] | None = None,
     trailer: bytes = b"",
 ) -> bytes:
-    """Lay out a record as this project writes it, with the header's own checksum."""
+    """Encode a record as this project writes it, with the header checksum."""
     flags = FLAG_OWN | (FLAG_CAUSE if cause is not None else 0)
     if trailer:
         flags |= FLAG_TRAILER
@@ -744,7 +744,7 @@ def encode_own_record(
 
 
 def encode_segment_header(segment_id: int, *, sealed: bool = False) -> bytes:
-    """Lay out a segment's first 64 bytes."""
+    """Encode a segment's first 64 bytes."""
     flags = SEGMENT_SEALED if sealed else 0
     return SEGMENT_HEADER.pack(SEGMENT_MAGIC, SEGMENT_VERSION, segment_id, flags, bytes(48))
 
@@ -761,7 +761,7 @@ def encode_control(
     notify_seq: int = 0,
     waiters_pending: int = 0,
 ) -> bytes:
-    """Lay out control.meta with all spare bytes zero."""
+    """Encode control.meta with all spare bytes zero."""
     return CONTROL.pack(
         CONTROL_MAGIC,
         CONTROL_VERSION,
@@ -786,10 +786,10 @@ def encode_position(
     previous: bytes = bytes(POSITION_SIZE),
     slot: int | None = None,
 ) -> bytes:
-    """Commit a position on top of the file's ``previous`` bytes, leaving the other slot alone.
+    """Encode a commit onto the file's ``previous`` bytes, leaving the other slot unchanged.
 
-    ``generation`` is the number that gets stored. It replaces its predecessor's number, whose
-    parity selects the slot, so 1 lands in slot 0; ``slot`` overrides that choice.
+    ``generation`` is the number to store. The parity of its predecessor selects the slot, so 1 goes to slot
+    0; ``slot`` overrides that choice.
     """
     if slot is None:
         slot = (generation - 1) % 2
@@ -830,7 +830,7 @@ def encode_index(
 
 
 def _own_start_time() -> int:
-    """Start of this process in clock ticks, so that a reused pid can be told apart."""
+    """Return the start time of this process in clock ticks, which distinguishes a reused pid."""
     try:
         stat = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -839,10 +839,10 @@ def _own_start_time() -> int:
 
 
 class ForeignWriter:
-    """A writer as another program would have it: spare bytes zero, seq of its own making.
+    """A writer like that of another program: zero spare bytes and its own seqs.
 
-    Opening an existing queue raises the epoch and starts seq at ``start_seq`` again, which is
-    just what the lax writers in the field do. Plain pwrite keeps it free of the engine's tricks.
+    Opening an existing queue raises the epoch and restarts seq at ``start_seq``, as lax writers in the field
+    do. It uses plain pwrite and none of the engine's techniques.
     """
 
     def __init__(
@@ -879,7 +879,7 @@ class ForeignWriter:
             raise
 
     def __enter__(self) -> ForeignWriter:
-        """Let tests close the writer by leaving a block."""
+        """Return self, so that tests can close the writer by leaving a block."""
         return self
 
     def __exit__(
@@ -888,10 +888,10 @@ class ForeignWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close, whatever happened inside."""
+        """Close, even after an error."""
         self.close()
 
-    # setting up
+    # set-up
 
     def _create(self, segment_size: int, first_segment: int) -> None:
         if segment_size % ALIGNMENT or segment_size < SEGMENT_HEADER_SIZE + RECORD_HEADER_SIZE:
@@ -948,7 +948,7 @@ class ForeignWriter:
         os.pwrite(self._lock_fd, text.encode("ascii"), 0)
 
     def _publish_segment(self, segment_id: int) -> None:
-        """Prepare a zeroed segment under a temporary name, link it without replacing anything."""
+        """Prepare a zeroed segment under a temporary name, then link it without replacing a file."""
         final = self.path / segment_name(segment_id)
         temporary = final.with_name(final.name + ".tmp")
         with temporary.open("wb") as file:
@@ -988,7 +988,7 @@ class ForeignWriter:
     def append(
         self, payload: bytes, type_id: int, timestamp_ns: int, seq: int | None = None
     ) -> tuple[int, Record]:
-        """Append one message, rolling if it has no room; returns what a decoder should find."""
+        """Append one message, rolling if the segment is full; return the expected record."""
         self._require_open()
         if type_id == PADDING_TYPE:
             raise ValueError("that type marks padding")
@@ -1022,7 +1022,7 @@ class ForeignWriter:
         return self.segment_id, record
 
     def seal(self) -> None:
-        """Mark the current segment as finished, the rest of it staying zero."""
+        """Mark the current segment as finished; the rest of it stays zero."""
         self._require_open()
         if not self.sealed:
             os.pwrite(self._segment_fd, _U32.pack(SEGMENT_SEALED), SEGMENT_FLAGS_OFFSET)
@@ -1030,7 +1030,7 @@ class ForeignWriter:
             self._save_index()
 
     def pad_and_seal(self) -> None:
-        """Finish the current segment the way a repair does, with padding up to its end."""
+        """Finish the current segment as a repair does, with padding to its end."""
         self._require_open()
         room = self.segment_size - self.offset
         if not self.sealed and room >= RECORD_HEADER_SIZE:
@@ -1041,7 +1041,7 @@ class ForeignWriter:
         self.seal()
 
     def roll(self) -> None:
-        """Go on in a new segment; it exists before the old one sends readers to it."""
+        """Continue in a new segment, which must exist before the old one sends readers to it."""
         self._require_open()
         following = self.segment_id + 1
         self._publish_segment(following)
@@ -1055,13 +1055,13 @@ class ForeignWriter:
         self._enter(following, DATA_OFFSET)
 
     def sync(self) -> None:
-        """Make everything durable, then say so in index.meta."""
+        """Make everything durable, then record that in index.meta."""
         self._require_open()
         os.fsync(self._segment_fd)
         meta = INDEX_META.pack(self.segment_id, self.offset)
         fd = os.open(self.path / "index.meta", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            os.pwrite(fd, meta, 0)  # in place: nobody may ever find it empty
+            os.pwrite(fd, meta, 0)  # in place: it must never appear empty
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -1077,7 +1077,7 @@ class ForeignWriter:
             (self.path / index_name(self.segment_id)).write_bytes(data)
 
     def close(self, *, durable: bool = True) -> None:
-        """Let go of the queue; without ``durable`` index.meta stays behind, as after a crash."""
+        """Release the queue; without ``durable``, index.meta stays outdated as after a crash."""
         if self.closed:
             return
         try:

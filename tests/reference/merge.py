@@ -1,9 +1,8 @@
-"""What a fan-in has to deliver, in plain Python: the oracle for csrc/fanin.c.
+"""The expected output of a fan-in, in plain Python: the oracle for csrc/fanin.c.
 
-A source is a list of timestamps that grows, and a promise. The merge keeps the heads of all
-sources in a SortedKeyList and gives the smallest; in strict order only if every source without a
-message has promised that nothing of it can come before. It looks at everything all the time, so
-it needs no cleverness.
+A source is a growing list of timestamps and a promise. The merge keeps the heads of all sources in a
+SortedKeyList and delivers the smallest. In strict order it does so only if every source without a message
+has promised to deliver nothing earlier. It checks everything at every step, so it needs no optimisation.
 """
 
 from collections import deque
@@ -17,7 +16,7 @@ CLOSED = 2**64 - 1
 
 
 class Delivered(NamedTuple):
-    """One message as the fan-in should hand it out."""
+    """One message as the fan-in should deliver it."""
 
     timestamp_ns: int
     source: int
@@ -34,12 +33,12 @@ class _Source:
 
     @property
     def bound(self) -> tuple[int, int]:
-        """Everything before this key is known."""
+        """The key before which no more messages can come."""
         return max(self.promise_ns, self.last_ns), self.id
 
 
 class ReferenceMerge:
-    """Merges sources of which it is told everything that happens to them."""
+    """Merges sources whose every event it receives as a call."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
@@ -50,7 +49,7 @@ class ReferenceMerge:
         self._newest = (0, 0)
 
     def attach(self, source: int, waiting: list[tuple[int, int]], promise_ns: int) -> None:
-        """Add a source that stands before these (timestamp, seq) pairs."""
+        """Add a source whose next messages are these (timestamp, seq) pairs."""
         self.sources[source] = _Source(source, promise_ns)
         for timestamp_ns, seq in waiting:
             self.append(source, timestamp_ns, seq)
@@ -63,18 +62,18 @@ class ReferenceMerge:
         return list(gone.waiting)
 
     def append(self, source: int, timestamp_ns: int, seq: int) -> None:
-        """Let a source have one more message."""
+        """Add one message to a source."""
         waiting = self.sources[source].waiting
         waiting.append((timestamp_ns, seq))
         if len(waiting) == 1:
             self._heads.add((timestamp_ns, source, seq))
 
     def promise(self, source: int, timestamp_ns: int) -> None:
-        """Hear that nothing older will come; CLOSED means nothing at all."""
+        """Record that nothing older will come from a source; CLOSED means nothing at all."""
         self.sources[source].promise_ns = timestamp_ns
 
     def poll(self) -> Delivered | None:
-        """Return what comes next, if it may."""
+        """Return the next message, or None if it must not be delivered yet."""
         if not self._heads:
             return None
         timestamp_ns, source, seq = self._heads[0]

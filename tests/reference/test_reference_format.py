@@ -1,4 +1,4 @@
-"""The reference is the oracle of other tests, so it is held against bytes laid out by hand."""
+"""The reference is the oracle of other tests, so it is checked against hand-written bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* A process that is killed just after a data file of a Java queue has got its name, before anybody is told of it. */
+/* Kills the process just after it has linked a data file of a Java queue, before it announces the file. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* A fast clock, loaded by LD_PRELOAD. $FAST_CLOCK is "SINCE_MS SPEED": since that Unix time, CLOCK_REALTIME has been so
- * many times as fast as it is. It goes in steps of SPEED milliseconds, as the judge's does: of two clocks that step
- * differently, one would always be behind. */
+/* A fast clock, loaded by LD_PRELOAD. $FAST_CLOCK is "SINCE_MS SPEED": since that Unix time, CLOCK_REALTIME runs
+ * SPEED times as fast. It advances in steps of SPEED milliseconds like the judge's clock: of two clocks with different
+ * steps, one would always be behind. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

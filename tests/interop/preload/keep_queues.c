@@ -1,8 +1,8 @@
 /* Keeps the queues that a program removes. Loaded by LD_PRELOAD into JVMs that run Chronicle's tests.
  *
- * A data file or table store that is removed gets a second name before: $KEEP_QUEUES/+INODE-NAME/FILE, where INODE and
- * NAME are those of the directory it was in; of two files with one name, the later one stays. When that directory is
- * removed, the queue is complete, and is renamed to $KEEP_QUEUES/NAME.TIME: the inode may soon be another directory's. */
+ * Before a data file or table store is removed, it gets a second name: $KEEP_QUEUES/+INODE-NAME/FILE, where INODE and
+ * NAME are those of its directory. Of two files with the same name, the later one stays. When the directory is removed,
+ * the queue is complete and is renamed to $KEEP_QUEUES/NAME.TIME, because another directory may soon reuse the inode. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@ static int is_kept(const char *name) {
     return suffix && (strcmp(suffix, ".cq4") == 0 || strcmp(suffix, ".cq4t") == 0);
 }
 
-/* Of a directory: where its files are kept. 0 if there is no such directory, or nothing is to be kept. */
+/* Find where the files of a directory are kept. Returns 0 if the directory does not exist or nothing is to be kept. */
 static int find_kept(int dir_fd, const char *path, char kept[PATH_MAX], char name[NAME_MAX]) {
     char link[64], real[PATH_MAX];
     struct stat info;

@@ -20,7 +20,7 @@ final class Append {
         for (JsonElement message : messages) {
             String kind = message.getAsJsonObject().get("kind").getAsString();
             one(kind, message.getAsJsonObject());
-            if (kind.equals("calls")) // a method writer has an appender of its own
+            if (kind.equals("calls")) // a method writer has its own appender
                 indexes.add(appender.queue().lastIndex());
             else if (!kind.equals("metadata") && !kind.equals("rollback"))
                 indexes.add(appender.lastIndexAppended());
@@ -72,7 +72,7 @@ final class Append {
         }
     }
 
-    /** Byte i is (seed * 31 + i) mod 251: a payload that need not travel, and whose parts differ. */
+    /** Byte i is (seed * 31 + i) mod 251: a payload that need not be sent and whose parts differ. */
     static byte[] pattern(int length, int seed) {
         byte[] bytes = new byte[length];
         int start = Math.floorMod(seed * 31L, 251);

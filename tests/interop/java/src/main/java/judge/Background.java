@@ -38,7 +38,7 @@ final class Background {
     private void run(SingleChronicleQueue queue, String prefix, long count, long rate, boolean calls) {
         long due = System.nanoTime();
         try (ExcerptAppender appender = queue.createAppender()) {
-            Calls writer = calls ? appender.methodWriter(Calls.class) : null; // made by a compiler: takes its time
+            Calls writer = calls ? appender.methodWriter(Calls.class) : null; // compiled at run time: slow
             while (!stopping && written < count) {
                 String text = prefix + ":" + written;
                 if (calls) {
@@ -51,13 +51,13 @@ final class Background {
                     stamps.putLong((int) written * Long.BYTES, System.nanoTime());
                 written++;
                 if (ledger != null)
-                    ledger.putLong(0, written); // stays if this process is killed
-                if (rate > 0) { // what was late stays late: a burst might be more than a cycle has room for
+                    ledger.putLong(0, written); // survives a kill of this process
+                if (rate > 0) { // no catching up: a burst might not fit into a cycle
                     due = Math.max(due + TimeUnit.SECONDS.toNanos(1) / rate, System.nanoTime());
                     waitUntil(due);
                 }
             }
-        } catch (Throwable error) { // told to whoever stops it
+        } catch (Throwable error) { // reported when the writer is stopped
             thrown = error;
         }
     }

@@ -8,12 +8,12 @@ import net.openhft.chronicle.queue.ExcerptTailer;
 import net.openhft.chronicle.queue.impl.single.SingleChronicleQueue;
 import net.openhft.chronicle.wire.DocumentContext;
 
-/** Nanoseconds per message, of this many rounds; benchmarks/java.py is the other side. */
+/** Measures nanoseconds per message in a number of rounds; benchmarks/java.py is the other side. */
 final class Bench {
     private Bench() {
     }
 
-    /** Reads all of the queue; one number of each payload is looked at. */
+    /** Reads the whole queue and one number of each payload. */
     static JsonObject tail(SingleChronicleQueue queue, JsonObject request) {
         JsonArray rounds = new JsonArray();
         long sum = 0;

@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 
-/** A method for every kind of argument, but BytesStore: the readers Java generates for it do not compile. */
+/** A method for every kind of argument except BytesStore, for which Java generates readers that do not compile. */
 public interface Calls {
     void none();
 
@@ -70,7 +70,7 @@ public interface Calls {
 
     To to(String destination);
 
-    /** What a call of {@link Calls#to} gives: both are one message. */
+    /** The result of {@link Calls#to}: both calls form one message. */
     interface To {
         void say(String text);
 

@@ -14,7 +14,7 @@ import java.util.zip.CRC32;
 
 /**
  * Follows a queue and keeps a checksum: CRC-32 over the index (8 bytes, little-endian) and the payload of each
- * message. Indexes have to be contiguous, from 0 on in every cycle.
+ * message. Indexes have to be contiguous, starting at 0 in every cycle.
  */
 final class Digest {
     private final RollCycle rollCycle;
@@ -30,7 +30,7 @@ final class Digest {
         this.rollCycle = rollCycle;
     }
 
-    /** Until there are this many messages, or none has come for as long as asked. */
+    /** Stops after this many messages, or when none arrives within the requested time. */
     static JsonObject follow(ChronicleQueue queue, ExcerptTailer tailer, JsonObject request) throws Exception {
         Digest digest = new Digest(queue.rollCycle());
         long limit = Session.number(request, "limit", Long.MAX_VALUE);

@@ -12,7 +12,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
-/** All messages of a queue that need not be open, into a file: a line each, index and payload in hexadecimal. */
+/** Writes all messages of a queue, open or not, to a file: one line each, with index and payload in hexadecimal. */
 final class Listing {
     private Listing() {
     }
@@ -25,7 +25,7 @@ final class Listing {
              BufferedWriter lines = Files.newBufferedWriter(
                      Path.of(request.get("into").getAsString()), StandardCharsets.US_ASCII)) {
             if (Session.flag(request, "end_cycles"))
-                queue.createAppender().close(); // writes the end marks that are missing
+                queue.createAppender().close(); // writes missing end marks
             try (ExcerptTailer tailer = queue.createTailer().toStart()) {
                 while (one(tailer, lines))
                     count++;

@@ -19,7 +19,7 @@ public final class Main {
 
     public static void main(String[] args) throws Exception {
         PrintStream replies = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-        System.setOut(System.err); // what libraries print must not be taken for a reply
+        System.setOut(System.err); // output of libraries must not look like a reply
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         try (Session session = new Session()) {
             String line;
@@ -36,7 +36,7 @@ public final class Main {
         try {
             reply = session.perform(request.get("op").getAsString(), request);
             reply.addProperty("ok", true);
-        } catch (Throwable thrown) { // an assertion or an OutOfMemoryError of the library is a verdict too
+        } catch (Throwable thrown) { // an assertion or an OutOfMemoryError of the library is also a result
             reply = new JsonObject();
             reply.addProperty("ok", false);
             reply.addProperty("error", thrown.getClass().getName());

@@ -21,7 +21,7 @@ import java.time.ZoneId;
 import java.util.Arrays;
 import java.util.concurrent.TimeUnit;
 
-/** One queue with its clock, its appender and the writer that may run in the background. */
+/** One queue with its clock, its appender and an optional background writer. */
 final class OpenQueue implements AutoCloseable {
     final SingleChronicleQueue queue;
     private final SetTimeProvider clock;
@@ -45,7 +45,7 @@ final class OpenQueue implements AutoCloseable {
         queue = builder.build();
     }
 
-    /** What has no default of ours: left alone unless asked for. */
+    /** Options without a default of ours: set only on request. */
     private static void configure(SingleChronicleQueueBuilder builder, JsonObject request) {
         if (request.has("epoch"))
             builder.epoch(request.get("epoch").getAsLong());
@@ -70,7 +70,7 @@ final class OpenQueue implements AutoCloseable {
         throw new IllegalArgumentException("no roll cycle " + name);
     }
 
-    /** The real clock, or one that is shift_ms ahead of it, or has been speed times as fast since since_ms. */
+    /** The real clock, one that is shift_ms ahead of it, or one at speed times real time since since_ms. */
     private static TimeProvider moving(JsonObject request) {
         long shift = Session.number(request, "shift_ms", 0);
         long speed = Session.number(request, "speed", 1);

@@ -13,9 +13,9 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 
 /**
- * One of two processes, as many messages at a time as each line of standard input begins with; benchmarks/peers.py is the
- * other side. {@code send PATH PAYLOAD LAST}, both in hex, says "done". {@code receive PATH} polls without a pause, and says
- * what the last message was.
+ * One of two processes; benchmarks/peers.py is the other side. Each line of standard input starts with the number of
+ * messages to process. {@code send PATH PAYLOAD LAST} (both in hex) then prints "done". {@code receive PATH} polls
+ * without a pause and prints the last message.
  */
 public final class Peer {
     private Peer() {
@@ -27,7 +27,7 @@ public final class Peer {
 
     public static void main(String[] args) throws Exception {
         PrintStream replies = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-        System.setOut(System.err); // what libraries print must not be taken for a reply
+        System.setOut(System.err); // output of libraries must not look like a reply
         try (SingleChronicleQueue queue = SingleChronicleQueueBuilder.binary(args[1]).build()) {
             if (args[0].equals("send"))
                 try (ExcerptAppender appender = queue.createAppender()) {

@@ -8,7 +8,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** A message with fields, as applications define them. */
+/** A message with fields, as an application would define it. */
 public final class Quote extends SelfDescribingMarshallable {
     public String symbol;
     public long id;
@@ -21,7 +21,7 @@ public final class Quote extends SelfDescribingMarshallable {
     public Map<String, Double> levels = new LinkedHashMap<>();
     public Leg leg;
 
-    /** A message inside a message. */
+    /** A message nested in a message. */
     public static final class Leg extends SelfDescribingMarshallable {
         public String name;
         public float ratio;

@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 
-/** Writes down the calls that a method reader makes; no proxy, because Java generates readers for classes only. */
+/** Records the calls that a method reader makes. Not a proxy, because Java generates readers only for classes. */
 public final class Recorder implements Calls, Calls.To {
     final JsonArray recorded = new JsonArray();
 

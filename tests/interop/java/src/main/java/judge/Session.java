@@ -7,7 +7,7 @@ import net.openhft.chronicle.queue.ChronicleQueue;
 import java.util.HashMap;
 import java.util.Map;
 
-/** The queues and tailers that are open, by number, and what can be asked for. */
+/** The open queues and tailers by number, and the requests that are supported. */
 final class Session implements AutoCloseable {
     private final Map<Integer, OpenQueue> queues = new HashMap<>();
     private final Map<Integer, Tail> tails = new HashMap<>();

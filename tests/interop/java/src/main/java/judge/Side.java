@@ -1,6 +1,6 @@
 package judge;
 
-/** Either. */
+/** The side of an order. */
 public enum Side {
     BUY, SELL
 }

@@ -34,7 +34,7 @@ final class Tail implements AutoCloseable {
             throw new IllegalArgumentException("moveToIndex(" + from + ") is false");
     }
 
-    /** Up to the limit; ends sooner when nothing has come for as long as asked. */
+    /** Reads up to the limit; stops early when nothing arrives within the requested time. */
     JsonObject read(JsonObject request) throws Exception {
         long limit = Session.number(request, "limit", Long.MAX_VALUE);
         long patience = TimeUnit.MILLISECONDS.toNanos(Session.number(request, "wait_ms", 0));
@@ -77,7 +77,7 @@ final class Tail implements AutoCloseable {
         return Digest.follow(queue, tailer, request);
     }
 
-    /** What Java's own method reader makes of the next messages. */
+    /** Returns the calls that Java's own method reader makes of the next messages. */
     JsonObject readCalls(JsonObject request) {
         Recorder recorder = new Recorder();
         long limit = Session.number(request, "limit", Long.MAX_VALUE);
@@ -92,7 +92,7 @@ final class Tail implements AutoCloseable {
         return reply;
     }
 
-    /** Java's reader calls Java's writer of another queue, which adds the history of each message. */
+    /** Lets Java's reader call Java's writer of another queue, which adds the history of each message. */
     JsonObject forward(Calls writer, JsonObject request) {
         long limit = Session.number(request, "limit", Long.MAX_VALUE);
         long read = 0;
@@ -105,7 +105,7 @@ final class Tail implements AutoCloseable {
         return reply;
     }
 
-    /** An exception of one message is written down, and reading goes on behind it. */
+    /** Records an exception of one message and continues after it. */
     private static boolean readOne(MethodReader reader, Recorder recorder) {
         try {
             return reader.readOne();

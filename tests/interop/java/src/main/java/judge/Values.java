@@ -17,7 +17,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 
-/** JSON ["kind", value] to Java objects and back; numbers with a fraction travel as text, to stay exact. */
+/** Converts JSON ["kind", value] to Java objects and back; fractional numbers are sent as text to stay exact. */
 final class Values {
     private Values() {
     }
@@ -87,7 +87,7 @@ final class Values {
         return list;
     }
 
-    /** Keys are texts, or values as any other. */
+    /** Keys are texts or any other values. */
     private static Map<Object, Object> map(JsonArray pairs) {
         Map<Object, Object> map = new LinkedHashMap<>();
         for (JsonElement element : pairs) {
@@ -123,7 +123,7 @@ final class Values {
         return quote;
     }
 
-    /** The class and the text of an object; of collections, those of their elements. */
+    /** Returns the class and text of an object; for collections, those of the elements. */
     static JsonElement describe(Object object) {
         if (object == null)
             return JsonNull.INSTANCE;

@@ -24,7 +24,7 @@ final class Wires {
     private Wires() {
     }
 
-    /** Every value through the typed method of the wire that is meant for it. */
+    /** Writes every value with its typed method of the wire. */
     static JsonObject encode(JsonObject request) {
         JsonArray encoded = new JsonArray();
         for (JsonElement each : request.getAsJsonArray("values")) {
@@ -100,7 +100,7 @@ final class Wires {
             out.object(value);
     }
 
-    /** What Java reads: as an object, and as the type that is asked for ("i64", "f64", "text" ...). */
+    /** Returns what Java reads, as an object and as the requested type ("i64", "f64", "text" ...). */
     static JsonObject decode(JsonObject request) {
         JsonArray decoded = new JsonArray();
         String as = Session.text(request, "read_as", "object");
@@ -134,7 +134,7 @@ final class Wires {
                 Quote quote = new Quote();
                 quote.readMarshallable(wire);
                 return quote;
-            case "fields": // as written by writeDocument: names and values up to the end
+            case "fields": // as writeDocument writes them: names and values to the end
                 Bytes<?> text = Bytes.allocateElasticOnHeap();
                 wire.copyTo(WireType.TEXT.apply(text));
                 return text.toString();
@@ -161,7 +161,7 @@ final class Wires {
         return fields;
     }
 
-    /** The chain [["to", args], ["say", args]], each on what the one before returned. */
+    /** Makes the calls of a chain [["to", args], ["say", args]], each on the result of the previous one. */
     static void call(Object writer, JsonArray chain) throws Exception {
         Object target = writer;
         for (JsonElement element : chain) {
