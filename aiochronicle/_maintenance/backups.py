@@ -8,6 +8,7 @@ needs read permission only, and delays neither the writer nor readers.
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -49,7 +50,7 @@ from aiochronicle._maintenance.backup_report import (
     stamp_of,
 )
 from aiochronicle._maintenance.generations import Manifest, Owner, Stamp
-from aiochronicle._maintenance.healing import Healing
+from aiochronicle._maintenance.healing import DAMAGED, Healing
 from aiochronicle.errors import BackupError, ChronicleError, CorruptionError
 
 if TYPE_CHECKING:
@@ -236,9 +237,7 @@ class _Work:
         self._reflinked = True
 
     def run(self, number: int, on_corrupt: str, *, verify_all: bool) -> BackupReport:
-        with open_reader(self._source, start="last") as reader:
-            end = reader.position
-            next_seq = reader.seq_at(end) or 0
+        end, next_seq, lost = self._find_end(on_corrupt)
         if self._before is not None and next_seq < self._before.next_seq:
             raise BackupError(
                 f"the queue ends at seq {next_seq}, before its last backup, which ends at"
@@ -271,6 +270,7 @@ class _Work:
             copy=self._copy_again,
         )
         messages, corrupt, last = healing.run(verified_from, on_corrupt)
+        corrupt += lost
         last_ns, last_record = (0, 0) if last is None else last
         self._describe(end, next_seq, last_ns, last_record)
         manifest = Manifest(
@@ -461,6 +461,38 @@ class _Work:
             corrupt = read_all(reader, end, on_corrupt, self._tell_verify)
             last = last_message(reader, end)
         return total, corrupt, last
+
+    def _find_end(self, on_corrupt: str) -> tuple[Position, int, int]:
+        """Return the end of the queue, the next seq, and 1 if the newest segment was cut, else 0.
+
+        A reader takes the cut for the end of the queue. Only the control block shows that there was more.
+        """
+        info = inspect(self._source)  # before the reader: its seqs are in the queue by then
+        with open_reader(self._source, start="last") as reader:
+            end = reader.position
+            next_seq = reader.seq_at(end)
+        segment = self._source / segment_name(end.segment)
+        with suppress(FileNotFoundError):  # removed by retention, and so not cut
+            if segment.stat().st_size < info.segment_size and (next_seq or 0) < info.next_seq:
+                if on_corrupt == "raise":
+                    raise CorruptionError(
+                        f"the segment was cut; the queue had seqs up to {info.next_seq - 1}",
+                        path=str(segment),
+                        offset=end.offset,
+                        advice=DAMAGED,
+                    )
+                return end, self._seq_after(end), 1
+        return end, next_seq or 0, 0
+
+    def _seq_after(self, end: Position) -> int:
+        """Return the seq after the last message that can be read."""
+        with open_reader(self._source, start="first", on_corrupt="skip") as reader:
+            for start in (Position(end.segment, _HEADER_BYTES), reader.position):
+                reader.seek_position(start)
+                last = deque(reader, maxlen=1)
+                if last:
+                    return last[0].seq + 1
+        return 0
 
     def _tell_verify(self, done: int, total: int) -> None:
         self._progress(BackupProgress(step="verify", bytes=done, bytes_total=total))

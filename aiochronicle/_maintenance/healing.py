@@ -13,6 +13,11 @@ from aiochronicle.errors import BackupError, ChronicleError, CorruptionError, St
 
 __all__ = ["Healing"]
 
+DAMAGED = (
+    "No backup was created; earlier ones are unchanged. Repair the queue from one of them, or back it up"
+    ' with its damage, with on_corrupt="keep" (aioc backup --keep-damaged).'
+)
+
 _log = logging.getLogger("aiochronicle.backup")
 
 Found = TypeVar("Found")
@@ -93,7 +98,6 @@ class Healing(Generic[Found]):
             error.detail,
             path=str(self._source / Path(error.path or "").name),
             offset=error.offset,
-            advice="No backup was created; earlier ones are unchanged. Repair the queue from one of them, or"
-            ' back it up with its damage, with on_corrupt="keep" (aioc backup --keep-damaged). If aioc verify'
-            " finds no damage in the queue, only the copy was damaged: try again.",
+            advice=f"{DAMAGED} If aioc verify finds no damage in the queue, only the copy was damaged: try"
+            " again.",
         )

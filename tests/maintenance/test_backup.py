@@ -646,3 +646,20 @@ def test_a_group_is_restored_as_a_group(tmp_path: Path) -> None:
         assert [delivery.message.payload for delivery in deliveries] == [b"3", b"4"]
         for delivery in deliveries:
             delivery.ack()
+
+
+@pytest.mark.parametrize("length", [5000, 4928, 64])
+def test_a_cut_newest_segment_is_not_backed_up_as_if_it_were_whole(
+    queue_path: Path, backups: Path, length: int
+) -> None:
+    """Readers see a queue that ends early; only the control block knows that there was more."""
+    with open_writer(queue_path, segment_size=1 << 16) as writer:
+        writer.append_many([b"x" * 20] * 100)
+    os.truncate(queue_path / "000000000.q", length)
+    with pytest.raises(CorruptionError, match="seqs up to 99"):
+        backup(queue_path, backups)
+    assert list_backups(backups) == []
+    report = backup(queue_path, backups, on_corrupt="keep")
+    left = (length - 64) // 128
+    assert (report.messages, report.next_seq) == (left, left)
+    assert report.corrupt == 1

@@ -180,7 +180,9 @@ def test_many_rows_are_written_by_many_tasks_in_order(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys.modules["aiochronicle.spark.jobs.asof"], "ROWS_PER_TASK", 100)
+    asof = sys.modules["aiochronicle.spark.jobs.asof"]
+    monkeypatch.setattr(asof, "ROWS_PER_SLICE", 100)
+    monkeypatch.setattr(asof, "SLICES_PER_TASK", 1)
     messages = record(root / "binance", rng, 600) + record(root / "kraken", rng, 300)
     trades = sorted((m.timestamp_ns, m.source, m.seq) for m, _ in trades_of(messages))
     small = "spark.sql.adaptive.coalescePartitions.enabled"  # simulate too many rows for one task
