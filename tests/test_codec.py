@@ -129,7 +129,7 @@ def test_a_payload_from_before_a_field_was_added_gets_the_default() -> None:
 
 
 def test_undecodable_bytes_are_decode_errors(rng: random.Random) -> None:
-    """Bytes that are no Trade raise DecodeError and nothing else, whatever they are."""
+    """All bytes that do not encode a Trade raise DecodeError, and no other exception."""
     codecs: list[Codec[Any]] = [Codec(Trade), Codec(Trade, "json"), Codec(Tick, "struct")]
     refused = 0
     for _ in range(2_000):

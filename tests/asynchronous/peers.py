@@ -111,5 +111,5 @@ class Peer:
             if pipe is not None:
                 try:
                     pipe.close()
-                except BrokenPipeError:  # what was said last had not been heard
+                except BrokenPipeError:  # the process did not read the last command
                     continue

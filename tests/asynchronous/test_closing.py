@@ -239,7 +239,7 @@ async def test_a_reader_is_usable_while_the_bus_opens_another(tmp_path: Path) ->
             await asyncio.to_thread(held.arrived.wait, 60)
             assert [message.payload for message in bus.read_batch("a", "name")] == [b"x"]
             bus.commit("a", "name")
-            assert not held.went_on  # nobody waited for the other one
+            assert not held.went_on  # no call waited for the opening
         assert (await opening).name == "name"
         assert bus.reader("b", "name") is await opening
 

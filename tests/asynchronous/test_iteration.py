@@ -317,7 +317,7 @@ async def test_a_batch_is_handed_over_when_it_becomes_full(queue_path: Path, siz
         for limits in ({"max_messages": 10}, {"max_bytes": 10 * size}):
             writer.append(payload)
             waiting = asyncio.ensure_future(anext(reader.batches(**limits, max_wait=60)))
-            await asyncio.sleep(0)  # it has seen the first and waits for more
+            await asyncio.sleep(0)  # has the first message and waits for more
             for _ in range(9):
                 writer.append(payload)
             batch = await asyncio.wait_for(waiting, NOTICED_AT_ONCE_S)

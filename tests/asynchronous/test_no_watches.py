@@ -35,7 +35,7 @@ async def test_a_writer_of_another_program_that_comes_later_is_heard(
 ) -> None:
     within = limited(limit, 0)
     with Peer("reader", queue, name, "asyncio", within=within) as reader:
-        await asyncio.sleep(0.3)  # it is parked, or would be
+        await asyncio.sleep(0.3)  # time to park, if it could
         with Peer("foreign", queue) as writer:
             for number in range(3):
                 writer.ask(f"append {number}")

@@ -160,7 +160,7 @@ X = b"\xa1x"
         [pack((X, b"\x01")) + b"\x81", X + b"\x02"],  # two that are good only when put together
         [pack((X, b"\x01"), (X, b"\x02"))],  # twice
         [pack((b"\x01", b"\x01"))],  # a name that is a number
-        [pack((X, b"\xcb" + bytes(8)))],  # a float, which msgspec takes if it is whole
+        [pack((X, b"\xcb" + bytes(8)))],  # a float, which msgspec accepts if it is integral
         [pack((X, b"\xcf" + b"\xff" * 8))],  # more than a column can hold
         [pack((X, b"\xc0"))],
         [pack((b"\xa1y", b"\x01"))],  # missing

@@ -141,7 +141,7 @@ async def test_a_watch_that_is_lost(kind: type[Service], tmp_path: Path) -> None
         inputs = tmp_path / "in"
         for (
             queue
-        ) in service.queues:  # a writer whose queue is moved stops, if it looks in that moment
+        ) in service.queues:  # a writer whose queue is moved stops, if it checks at that moment
             service.writers[queue].close()
         inputs.rename(tmp_path / "elsewhere")
         await asyncio.sleep(0.05)

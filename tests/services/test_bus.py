@@ -651,7 +651,7 @@ async def test_what_a_cancelled_task_was_opening_belongs_to_the_bus(root: Path) 
         await asyncio.gather(*opening, return_exceptions=True)
         await bus.aappend("b", b"y")  # waits for the call that opens it
         assert payloads(bus.read_batch("b", "reader")) == [b"y"]
-    gc.collect()  # an anonymous reader that nobody has was closed
+    gc.collect()  # an unreferenced anonymous reader was closed
     for topic in ("a", "b"):  # closed with the bus, or by it a moment later
         aiochronicle.open_writer(root / topic, lock_timeout=30).close()
 

@@ -142,7 +142,7 @@ async def test_only_directories_where_queues_may_lie_are_watched(tmp_path: Path,
             (root / "desk" / "too" / "deep").mkdir(parents=True)
             announce(root / "good")
             await found(discovery, root / "good")
-            await asyncio.sleep(0.5)  # time enough to follow links, which would be wrong
+            await asyncio.sleep(0.5)  # time enough to follow links, wrongly
             # root, queue, desk and good; and the root once more, by watchfiles
             assert count_watches() - before <= 5
     eventually(lambda: count_watches() <= before)

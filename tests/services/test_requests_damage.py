@@ -439,7 +439,7 @@ async def served_until(
 
     serving = asyncio.create_task(serve())
     if policy in ("set_aside", "raise"):
-        for _ in range(2):  # it is tried again
+        for _ in range(2):  # the responder tries again
             await until(lambda: service.problems)
             await until(lambda: not service.problems)
         repair()
@@ -619,7 +619,7 @@ async def test_answers_that_the_disk_has_no_room_for_are_given_when_it_has(tmp_p
             asking = [asyncio.create_task(desk.request(b"%d" % n)) for n in range(60)]
             asked = str(tmp_path / "asked" / "desk")
             await until(lambda: isinstance(service.problems.get(asked), DiskFull))
-            await until(lambda: asked not in service.problems)  # it is tried again
+            await until(lambda: asked not in service.problems)  # the responder tries again
             await until(lambda: asked in service.problems)
             assert not all(one.done() for one in asking)
         async with asyncio.timeout(WITHIN_S):
