@@ -273,8 +273,7 @@ def test_delays_are_kept(writer: Writer, queue_path: Path) -> None:
 
 
 def test_order_by_key(run: Run, writer: Writer, queue_path: Path) -> None:
-    """Several tasks of two members process each key's messages one at a time and in order, even after
-    failures."""
+    """Tasks of two members process each key's messages one at a time and in order, even after failures."""
     keys = 7
     for i in range(400):
         writer.append(b"%d:%d" % (i * i % keys, i))

@@ -105,8 +105,7 @@ def check(judge: Judge, ours: Ours, tmp_path: Path, script: Script) -> None:
 
 
 def facts(queue: JudgeQueue) -> Info | str:
-    """Return Java's description of a queue, or its error: it cannot count with an epoch beyond the first
-    day."""
+    """Return Java's description of a queue, or its error: it cannot count if the epoch exceeds a day."""
     try:
         return queue.info()
     except JavaThrew as thrown:

@@ -2,7 +2,7 @@
  *
  * Before a data file or table store is removed, it gets a second name: $KEEP_QUEUES/+INODE-NAME/FILE, where INODE and
  * NAME are those of its directory. Of two files with the same name, the later one stays. When the directory is removed,
- * the queue is complete and is renamed to $KEEP_QUEUES/NAME.TIME, because another directory may soon reuse the inode. */
+ * the queue is complete. It is then renamed to $KEEP_QUEUES/NAME.TIME: another directory may soon reuse the inode. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -109,7 +109,7 @@ def test_days_of_other_programs_are_no_archive(root: Path) -> None:
 
 
 def test_the_archive_of_another_queue_is_not_taken(root: Path, archives: Path) -> None:
-    """Neither the archive of an older queue of the same name nor the only archive present is used."""
+    """The archive of another queue is not used, even if it has the same name or is the only archive."""
     fill(root / "b", 10)
     assert everything(options_for(root, archive=str(archives / "a"), subscribe="b"))[1] == [
         *range(10)

@@ -14,7 +14,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 
-/** A thread that appends "prefix:number", or calls text("prefix:number"), until it has written the count or is stopped. */
+/** A thread that appends "prefix:number", or calls text("prefix:number"), up to the count or until it is stopped. */
 final class Background {
     private final Thread thread;
     private volatile boolean stopping;
