@@ -1,18 +1,18 @@
-/* The C engine alone against the least work that its two hot calls contain.
+/* The C engine alone, compared with the minimum work that its two hot calls contain.
  *
- * append: ac_writer_append with the caller's timestamp. Its baseline, per message, on the same kind of
- * mapping (a segment file made and populated by the engine's own functions, records of 192 bytes one behind
- * the other): memcpy of the payload, ac_crc32 over it, memcpy of a ready-made 64-byte header with that
- * checksum and a seq put in, and a release store of the commit word.
+ * append: ac_writer_append with the caller's timestamp. Its baseline uses the same kind of mapping (a
+ * segment file made and populated by the engine's own functions, with consecutive records of 192 bytes).
+ * Per message: memcpy of the payload, ac_crc32 over it, memcpy of a ready-made 64-byte header with that
+ * checksum and a seq filled in, and a release store of the commit word.
  *
  * next: ac_reader_next with verification. Its baseline walks the same records of the same segment file:
  * acquire load of the commit word, memcpy of the 64-byte header, ac_crc32 over the payload, comparison with
- * the header's.
+ * the checksum in the header.
  *
- * What the engine does beyond that is what the ratio shows: the header's own check, bounds, order of seq and
- * time, the control block, the full barrier before it looks for sleepers, statistics, and populating the
- * reader's window. All pages are in memory before the clock starts, on both sides; each burst is short enough
- * for that, and the rounds of the four loops alternate.
+ * The ratio shows the engine's additional work: the header's own check, bounds, order of seq and time, the
+ * control block, the full barrier before it checks for sleepers, statistics, and populating the reader's
+ * window. All pages are in memory before the clock starts, on both sides; each burst is short enough for
+ * that, and the rounds of the four loops alternate.
  *
  * Arguments: directory, rounds, messages per burst. Output: one line per loop, nanoseconds per message of
  * each round. */

@@ -1,4 +1,4 @@
-/* A writer as chronicle-rs has it, and readers in C, for benchmarks/foreign.py.
+/* A writer like that of chronicle-rs, and readers in C, for benchmarks/foreign.py.
  *
  *   fill PATH COUNT                 a queue of another program: spare bytes zero, no check of the header, with the
  *                                   index that its writers leave beside each finished segment
@@ -8,7 +8,7 @@
  *   read PATH                       reads all, verified: prints nanoseconds per message, and how many
  *   follow PATH COUNT               sleeps for each message: prints how old each was, in nanoseconds
  *
- * The foreign writer publishes as such programs do: it adds 1 to notify_seq, and wakes the futex if somebody waits.
+ * The foreign writer publishes as such programs do: it adds 1 to notify_seq, and wakes the futex if a reader waits.
  * All records have 100 bytes of payload. */
 #include "aiochronicle.h"
 #include "control.h"

@@ -1,5 +1,6 @@
-/* What callgrind counts for instructions.py: where counting begins and ends, and loops over the engine's public
- * calls in C. Preloaded, for its clock; the engine is that of the extension module, found once it is loaded. */
+/* The C part of instructions.py: marks where callgrind begins and ends counting, and loops over the engine's public
+ * calls. It is preloaded, for its clock; it uses the engine of the extension module, which it finds once that is
+ * loaded. */
 #include "aiochronicle.h"
 
 #include <sys/syscall.h>
@@ -8,7 +9,7 @@
 
 #if __has_include(<valgrind/callgrind.h>)
 #include <valgrind/callgrind.h>
-#else /* so that it can be compiled everywhere; it counts nothing then */
+#else /* compiles everywhere; without valgrind it counts nothing */
 #define CALLGRIND_START_INSTRUMENTATION (void)0
 #define CALLGRIND_TOGGLE_COLLECT (void)0
 #define CALLGRIND_DUMP_STATS_AT(name) (void)(name)
@@ -24,8 +25,8 @@ enum { PAYLOAD = 100, BATCH = 64, COUNT_MAX = 4096 };
 
 static const uint8_t payload[PAYLOAD] = {1, 2, 3};
 
-/* Time stands still for the thread that is counted, from the first count on: reading a clock costs what the machine
- * says, and an event loop gets its turns by the clock, more of them the slower callgrind is. */
+/* Time stands still for the counted thread from the first count on: the cost of reading a clock depends on the
+ * machine, and the clock decides the turns of an event loop, of which a slow callgrind would cause more. */
 static __thread int is_frozen;
 static __thread struct timespec frozen[CLOCK_MONOTONIC + 1];
 
@@ -42,7 +43,7 @@ static void freeze(void) {
     is_frozen = 1;
 }
 
-/* Of this thread only: the housekeeper's work comes when it comes. */
+/* Counts this thread only: the timing of the housekeeper's work is random. */
 void begin_count(void) {
     freeze();
     CALLGRIND_START_INSTRUMENTATION;
@@ -95,7 +96,7 @@ static int fill_columns(ac_reader_t *reader, int count) {
     return ac_reader_fill(reader, &columns, &err) >= 0 && columns.rows == (uint64_t)count ? 0 : -1;
 }
 
-/* The first of each has pages put in place. */
+/* The first call of each populates pages. */
 static int count_with(ac_writer_t *writer, ac_reader_t *reader, int count) {
     if (append_each(writer, 1) < 0 || read_each(reader, 1) < 0) return -1;
     begin_count();

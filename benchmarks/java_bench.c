@@ -1,5 +1,5 @@
-/* The engine's side of benchmarks/java.py, called by ctypes: reading and appending in C, and a function of the
- * caller for each message, as a binding by ctypes alone would do it. Times are real, in nanoseconds per message. */
+/* The engine's side of benchmarks/java.py, called by ctypes: reading and appending in C, and a callback for each
+ * message, as a pure ctypes binding would do. Times are real, in nanoseconds per message. */
 #include "cq4_tail.h"
 #include "cq4_writer.h"
 #include "os.h"
@@ -14,7 +14,7 @@ const char *bench_error(void) {
 
 typedef void bench_call_t(uint64_t index, const uint8_t *payload, uint32_t length);
 
-/* All of the queue; one number of each payload is looked at. Negative: an error. */
+/* Reads the whole queue and one number of each payload. Negative: an error. */
 double bench_tail(const char *path, uint64_t *sum) {
     ac_cq4_tail_t tail;
     ac_message_t message;

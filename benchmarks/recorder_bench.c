@@ -1,5 +1,4 @@
-/* Appends in C that go on for long, for benchmarks/recorder.py, benchmarks/longest.py and
- * benchmarks/durable_peers.py.
+/* Long runs of appends in C, for benchmarks/recorder.py, benchmarks/longest.py and benchmarks/durable_peers.py.
  *
  *   record PATH COUNT PARTS         as fast as it goes, nothing is removed: prints the real nanoseconds per message of
  *                                   each part
@@ -11,12 +10,12 @@
  *   durable PATH                    for each number on standard input, so many messages, each flushed: prints "RESULT"
  *                                   and the nanoseconds of each on one line
  *
- * Another thread looks after the one that appends: when an append has taken 400 us, it reads the state of that thread
- * and the stack that it has in the kernel (as root; else the stack is "?"). All records have 100 bytes of payload.
+ * A second thread watches the appending one: when an append has taken 400 us, it reads the state of that thread and
+ * its stack in the kernel (as root; otherwise the stack is "?"). All records have 100 bytes of payload.
  *
- * What took the time of a long append follows from what the kernel counts for its thread. The time of the processor
- * does not include what the host gave to others, if the kernel is told (CONFIG_PARAVIRT_TIME_ACCOUNTING): time that was
- * neither spent running nor waiting, without a switch to another thread, was the host's. */
+ * The kernel's counters of the thread show the cause of a long append. With CONFIG_PARAVIRT_TIME_ACCOUNTING, processor
+ * time does not include the time that the host gave to other guests: time that was spent neither running nor waiting,
+ * without a switch to another thread, was taken by the host. */
 #include "aiochronicle.h"
 #include "atomics.h"
 #include "os.h"
@@ -104,7 +103,7 @@ static void append_durably(const char *path) {
 /* ---- the longest append ---- */
 
 typedef struct sight {
-    uint64_t number; /* of the append it was seen in */
+    uint64_t number; /* of the append in which it was seen */
     char state;
     char stack[512];
 } sight_t;
@@ -144,7 +143,7 @@ static void look(sight_t *sight) {
 
 /* What the kernel has counted for the thread that appends. */
 typedef struct account {
-    uint64_t cpu_ns, delay_ns; /* it ran, and was ready to run while another thread did */
+    uint64_t cpu_ns, delay_ns; /* time running, and time ready while another thread ran */
     long faults, disk_faults, sleeps, preemptions;
 } account_t;
 
@@ -174,7 +173,7 @@ static account_t subtract(account_t after, const account_t *before) {
 
 static const char of_the_host[] = "the host had the processor";
 
-/* Which of them took most of the time. */
+/* Returns the cause that took most of the time. */
 static const char *find_cause(uint64_t taken_ns, const account_t *spent) {
     uint64_t most_ns = taken_ns / 2;
     if (spent->delay_ns > most_ns) return "another thread had the processor";

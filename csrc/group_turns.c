@@ -1,8 +1,8 @@
 /* Turns: over all queues of a topic with many writers, messages of one key are delivered in order, one at a time.
  *
  * Each queue of the topic has its own group, with slots and a mark; the rules at the head of group.c hold. The queues
- * share one word per key. A key is a number below 65536, a hash of what the user's function returned. Two keys with the
- * same number wait for each other.
+ * share one word per key. A key is a number below 65536, a hash of the value that the user's function returned. Two
+ * keys with the same number wait for each other.
  *
  * 1. Files. TOPIC/readers/.NAME.turns, mapped by every member:
  *
@@ -76,7 +76,7 @@ static int find_place(place_t *place, const char *topic, const char *name, unsig
     return place->readers_fd < 0 ? place->readers_fd : AC_OK;
 }
 
-/* An fd of the file, which others cannot open as long as it is locked. */
+/* Returns an fd of the locked file; other members cannot open the file until the lock is released. */
 static int open_locked(const place_t *place, int flags, struct stat *info, ac_error_t *err) {
     for (int tries = 0, rc = 0;; tries++) {
         if (tries) ac_os_sleep_ns(OPEN_RETRY_NS);
@@ -86,7 +86,7 @@ static int open_locked(const place_t *place, int flags, struct stat *info, ac_er
         if (rc == 0) rc = ac_os_stat(fd, info);
         if (rc == 0 && info->st_nlink > 0) return fd;
         ac_os_close(fd);
-        if (rc == 0 || rc == -EWOULDBLOCK) rc = -EWOULDBLOCK; /* or it was forgotten just now */
+        if (rc == 0 || rc == -EWOULDBLOCK) rc = -EWOULDBLOCK; /* or it has just been forgotten */
         if (rc != -EWOULDBLOCK || tries == OPEN_TRIES)
             return ac_fail_os(err, rc, place->path, "cannot lock");
     }
@@ -96,7 +96,7 @@ static int start_over(int fd, const place_t *place, ac_error_t *err) {
     ac_turns_header_t header = {.magic = AC_TURNS_MAGIC, .version = AC_TURNS_VERSION};
     int rc = ac_os_truncate(fd, 0);
     if (rc == 0) rc = ac_os_truncate(fd, AC_TURNS_SIZE);
-    /* Blocks first: a page that there is no room for would be a SIGBUS. */
+    /* Allocates blocks first: a store to a page without a block would raise SIGBUS. */
     if (rc == 0) rc = ac_os_allocate(fd, AC_TURNS_SIZE);
     if (rc == 0) rc = ac_os_write_at(fd, &header, sizeof header, 0);
     return rc < 0 ? ac_fail_os(err, rc, place->path, "cannot make") : AC_OK;
@@ -113,8 +113,8 @@ static int check_header(int fd, const place_t *place, uint64_t size, ac_error_t 
                    "the state of the group is damaged, and members use it; close them");
 }
 
-/* The lock that tells of a member is held by the mapping, as that of an entry in NAME.group: the claim is of another
- * open file than flock. */
+/* The mapping holds the lock that shows a member, as with an entry in NAME.group. The claim belongs to another open
+ * file than the flock. */
 static int map_file(ac_turns_t *turns, const place_t *place, ac_error_t *err) {
     struct stat info;
     int error = 0;
@@ -161,7 +161,7 @@ int ac_turns_open(const char *topic, const char *name, unsigned mode, ac_turns_t
     return rc;
 }
 
-/* A forked child does not have the mapping. */
+/* A forked child does not inherit the mapping. */
 static int is_forked(const ac_turns_t *turns) {
     return turns->pid != getpid();
 }
@@ -204,7 +204,7 @@ int ac_turns_join(ac_turns_t *turns, ac_group_t *group, ac_error_t *err) {
     if (!group->turn) return ac_fail_os(err, -ENOMEM, turns->path, "cannot open");
     for (uint64_t i = 0; i < AC_TURNS_QUEUES; i++) {
         uint64_t at = (id + i) % AC_TURNS_QUEUES, found = ac_load_seq_cst_u64(&turns->queues[at]);
-        /* Another queue may take the place meanwhile, or another member for this one: `found` then has it. */
+        /* Another member may be first, for another queue or for this one: `found` then has the id. */
         if (found == 0 && __atomic_compare_exchange_n(&turns->queues[at], &found, id, 0,
                                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             found = id;
@@ -270,7 +270,7 @@ size_t ac_turns_queues(ac_turns_t *turns, uint64_t *ids) {
     return count;
 }
 
-/* The queue of a head; 0 = of none. */
+/* Returns the queue of a head; 0 = no queue. */
 static uint64_t queue_of(const ac_turns_t *turns, uint64_t head) {
     uint64_t index = (head >> AC_TURNS_SEQ_BITS) - 1;
     return head == 0 || index >= AC_TURNS_QUEUES ? 0 : ac_load_seq_cst_u64(&turns->queues[index]);
@@ -292,7 +292,7 @@ size_t ac_turns_unknown(ac_turns_t *turns, uint64_t *ids) {
     return count;
 }
 
-/* Takes back the heads of a queue: those that are done, or all of them. */
+/* Removes the heads of a queue: those that are DONE, or all of them. */
 static void drop_heads(ac_turns_t *turns, uint64_t queue_id, const ac_group_done_t *done) {
     for (size_t i = 0; i < AC_TURNS_KEYS && !is_forked(turns); i++) {
         uint64_t head = ac_load_seq_cst_u64(&turns->heads[i]);
@@ -321,7 +321,7 @@ void ac_turns_forget(ac_turns_t *turns, uint64_t queue_id) {
     }
 }
 
-/* ---- what was passed ---- */
+/* ---- messages that were passed ---- */
 
 static int is_before(const ac_turn_t *one, const ac_turn_t *other) {
     if (one->time_ns != other->time_ns) return one->time_ns < other->time_ns;
@@ -331,7 +331,7 @@ static int is_before(const ac_turn_t *one, const ac_turn_t *other) {
 
 static ac_turn_t *entry_of(ac_group_t *group, uint64_t seq) {
     ac_turn_t *turn = &group->turn[seq & group->mask];
-    if (turn->listed) unlist(turn); /* of an earlier lap: it is done */
+    if (turn->listed) unlist(turn); /* of an earlier lap: DONE */
     return turn;
 }
 
@@ -355,8 +355,8 @@ void ac_turns_note_missing(ac_group_t *group, uint64_t seq) {
 
 /* ---- whose turn it is ---- */
 
-/* Passes all available messages of all queues. AC_E_INTERRUPTED: the user's function failed. Another error concerns one
- * queue, and is raised when a message is taken from that queue. */
+/* Passes all available messages of all queues. AC_E_INTERRUPTED: the user's function failed. Any other error concerns
+ * one queue, and is raised when a message is taken from that queue. */
 static int pass_everything(ac_turns_t *turns, ac_error_t *err) {
     for (ac_group_t *group = turns->first; group; group = group->next_joined) {
         if (ac_group_check_open(group, err) != AC_OK) continue;
@@ -366,7 +366,7 @@ static int pass_everything(ac_turns_t *turns, ac_error_t *err) {
     return AC_OK;
 }
 
-/* What is newer may have to wait for messages beyond a window. */
+/* Newer messages may have to wait for messages beyond a window. */
 static uint64_t find_horizon(const ac_turns_t *turns) {
     uint64_t horizon = UINT64_MAX;
     for (const ac_group_t *group = turns->first; group; group = group->next_joined) {
@@ -378,7 +378,7 @@ static uint64_t find_horizon(const ac_turns_t *turns) {
     return horizon;
 }
 
-/* The oldest message of a key that is not done, as far as this member has passed them; NULL = there is none. */
+/* Returns the oldest passed message of a key that is not DONE; NULL = none. */
 static const ac_turn_t *find_oldest(ac_turns_t *turns, uint32_t key) {
     ac_turn_t *turn;
     while ((turn = turns->oldest[key]) && ac_group_is_done(turn->group, turn->seq))
@@ -391,7 +391,7 @@ enum standing { DUE, DONE, WAITING };
 static enum standing standing_of(ac_turns_t *turns, uint64_t head, const ac_group_t *group,
                                  uint64_t seq) {
     uint64_t index = (head >> AC_TURNS_SEQ_BITS) - 1;
-    if (head == 0 || index >= AC_TURNS_QUEUES) return DONE; /* the second is in no file of ours */
+    if (head == 0 || index >= AC_TURNS_QUEUES) return DONE; /* the second is in none of our files */
     ac_group_t *of = find_joined(turns, index);
     if (!of) {
         turns->waits_for_unknown = 1;
@@ -414,8 +414,7 @@ int ac_turns_is_due(ac_group_t *group, uint64_t seq, ac_error_t *err) {
         if (standing != DONE) return standing == DUE;
         int rc = pass_everything(turns, err);
         const ac_turn_t *oldest = rc == AC_OK ? find_oldest(turns, key) : NULL;
-        if (oldest)
-            rc = pass_everything(turns, err); /* what was there before it was, is seen now */
+        if (oldest) rc = pass_everything(turns, err); /* messages appended before it are seen now */
         if (rc != AC_OK || !oldest) return rc;
         if (oldest != find_oldest(turns, key)) continue;
         if (oldest->time_ns > find_horizon(turns)) return 0;

@@ -24,7 +24,8 @@ _Static_assert(sizeof(ac_turns_header_t) == 8, "turns header");
 _Static_assert(AC_TURNS_QUEUES < 1 << (64 - AC_TURNS_SEQ_BITS),
                "an index, plus one, fits in a head");
 
-/* A message that this member has passed, in the list of its key: the messages of all queues by time. Its own. */
+/* A message that this member has passed, in the list of its key, which orders the messages of all queues by time.
+ * Private to the member. */
 typedef struct ac_turn {
     struct ac_turn *earlier, *later;
     ac_group_t *group;
@@ -36,25 +37,24 @@ typedef struct ac_turn {
 
 struct ac_turns {
     ac_map_t *map;
-    uint64_t *queues; /* ids, by index; 0 = free */
-    uint64_t
-        *heads; /* by key: index + 1 and seq of the message whose turn it is, or was; 0 = none */
+    uint64_t *queues;                    /* ids, by index; 0 = free */
+    uint64_t *heads;                     /* by key, as in the file; 0 = none */
     ac_group_t *joined[AC_TURNS_QUEUES]; /* by index */
     ac_group_t *first;                   /* of a list, by `next_joined` */
     ac_turn_t *oldest[AC_TURNS_KEYS], *newest[AC_TURNS_KEYS];
-    int waits_for_unknown; /* since it was asked: for a message of a queue that this member has not joined */
+    int waits_for_unknown; /* for a queue not joined, since ac_turns_unknown */
     int in_loop;
     int pid; /* of the process that opened it */
     char path[1300];
 };
 
-/* Notes a message that was passed, with its key. */
+/* Notes a passed message with its key. */
 void ac_turns_note(ac_group_t *group, uint64_t seq, uint64_t time_ns, uint32_t key);
-/* The seq was passed without a message. */
+/* Notes that the seq was passed without a message. */
 void ac_turns_note_missing(ac_group_t *group, uint64_t seq);
-/* 1 = it is the turn of this message, 0 = it is not, or an error. */
+/* Returns 1 if it is the turn of this message, 0 if not, or an error. */
 int ac_turns_is_due(ac_group_t *group, uint64_t seq, ac_error_t *err);
-/* Takes a queue in, or out. */
+/* Adds a queue, or removes it. */
 int ac_turns_join(ac_turns_t *turns, ac_group_t *group, ac_error_t *err);
 void ac_turns_leave(ac_group_t *group);
 

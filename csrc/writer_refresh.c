@@ -1,15 +1,16 @@
-/* Pages that the kernel has written back between the moment they were made ready and the append that needs them.
+/* Makes pages writable again that the kernel has written back after they were made ready and before the append that
+ * needs them.
  *
- * Pages ahead of the appender are dirty: making them ready filled them with zeros. When the kernel writes the file back,
- * which a busy disk has it do often, it takes the right to store from all of them, and an append that begins a page faults:
- * one of twenty-one, 1 to 6 us each, and milliseconds when that very page is on its way to the disk. So the housekeeper
- * looks at the few pages that come next shortly before the appender is there. Those that can still be stored into cost it
- * less than 0.1 us each; the others fault here.
+ * Pages ahead of the appender are dirty: making them ready filled them with zeros. When the kernel writes the file
+ * back, as it often does with a busy disk, it write-protects all of them, and an append that begins a page faults.
+ * That is one of twenty-one appends, at 1 to 6 us each, or milliseconds if this very page is on its way to the disk.
+ * So the housekeeper touches the next few pages shortly before the appender reaches them. A page that is still
+ * writable costs it less than 0.1 us; the others fault here.
  *
- * How far "next" is and when to look again follow from how fast the writer was since the last look. One at full speed is
- * left alone, because its pages were made ready a moment ago, and so is one that syncs every few records, which
- * faults after each sync anyway. A look that found the writer at rest is the last one, until
- * the heartbeat finds that it has moved. Nothing depends on whether any of this works. */
+ * How many pages are "next", and when to check again, follow from the writer's rate since the last check. A writer at
+ * full speed is left alone, because its pages were made ready a moment ago. So is one that syncs every few records,
+ * which faults after each sync anyway. After a check that found the writer idle, checks stop until the heartbeat finds
+ * that it has moved. Correctness does not depend on any of this. */
 #include "segment.h"
 #include "writer.h"
 
@@ -18,7 +19,7 @@
 enum { BYTES_PER_LOOK = 128 << 10, REACH_LEAST = 64 << 10 };
 enum { BYTES_MOST = 4 << 20 }; /* in SOONEST_NS: 400 MB/s */
 
-/* What the appender will need first, in the active segment and in the next one. */
+/* The pages that the appender will need first, in the active segment and in the next one. */
 typedef struct coming {
     ac_map_t *map, *next;
     uint64_t from, to, next_to;
@@ -28,7 +29,7 @@ static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* Bytes appended since the last look; a new segment counts from its beginning. With the mutex held. */
+/* Returns the bytes appended since the last check; in a new segment, all of them. With the mutex held. */
 static uint64_t note_place(ac_writer_t *writer, uint64_t now_ns, uint64_t *elapsed_ns) {
     uint64_t offset = ac_load_relaxed_u64(&writer->offset);
     uint64_t from = writer->map->segment == writer->refreshed_segment ? writer->refreshed_offset

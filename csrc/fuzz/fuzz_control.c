@@ -1,11 +1,11 @@
-/* Everybody who opens a queue over a control block of any content: readers, questions, and a writer. */
+/* A control block of any content, opened by readers, by queries and by a writer. */
 #include "fuzz.h"
 
 #include <stddef.h>
 
 enum { RECORDS = 3 };
 
-/* A good segment that goes with it. */
+/* A valid segment beside it. */
 static void put_records(uint32_t id) {
     uint8_t bytes[AC_SEGMENT_DATA + RECORDS * 128] = {0};
     ac_segment_header_t header = {
@@ -37,7 +37,7 @@ static void read_all(int skip) {
         fuzz_look_at(&message, 1);
         FUZZ_CHECK(message.seq == count++);
     }
-    /* The records decide, whatever the control block says. */
+    /* The records decide, whatever the control block contains. */
     FUZZ_CHECK(count == RECORDS);
     ac_reader_seek_seq(reader, 1, &err);
     ac_reader_lag(reader, &lag, &err);
@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1 || size > sizeof control + 1) return 0;
     control = fuzz_control(0);
     memcpy(&control, data + 1, size - 1);
-    /* Half-made ones are waited for, a second long; and larger segments cost memory, nothing else. */
+    /* Opening waits a second for an unfinished one; larger segments only cost memory. */
     control.init_state = AC_CONTROL_READY;
     if (ac_segment_size_valid(control.segment_size)) control.segment_size = FUZZ_SEGMENT;
     fuzz_clear();
@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-/* Records that are only believed with their checksum. */
+/* Makes the checksums of the notes `clean` and `removed` valid, without which they are ignored. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed) {
     ac_control_t control;
     size = LLVMFuzzerMutate(data, size, room);

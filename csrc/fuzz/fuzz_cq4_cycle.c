@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-/* A first header that fits the record, so that what is in it is looked at. */
+/* A first header that matches the record, so that its content is parsed. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed) {
     size = LLVMFuzzerMutate(data, size, room);
     if (size > PREFIX + 24 && seed % 8)

@@ -1,4 +1,4 @@
-/* Payloads of any content, in which a field is looked for. The first byte chooses the unit, the second the name. */
+/* Payloads of any content, searched for a field. The first byte chooses the unit, the second the name. */
 #include "fuzz.h"
 
 #include "cq4_field.h"

@@ -1,5 +1,5 @@
-/* A good data file, whose index is overwritten with anything: what it says may cost time, and never leads out of the
- * file; and as long as but one slot lies, every message is found. */
+/* A valid data file whose index is overwritten with anything: a wrong index may cost time, but never leads out of the
+ * file; and as long as only one slot is wrong, every message is found. */
 #include "fuzz.h"
 #include "tests/cq4_files.h"
 
@@ -19,7 +19,7 @@ static cq4_file_t write_file(const ac_cq4_roll_t *roll) {
     return file;
 }
 
-/* Four bytes each: which slot, how its value comes about, and from what. 1 = the value may be that of another. */
+/* Four bytes each: the slot, how its value is derived, and from what. 1 = the value may be that of another slot. */
 static int patch(cq4_file_t *file, const uint8_t *bytes) {
     uint64_t slot = bytes[0] % (MESSAGES / 2 + 4), value = bytes[2] | (uint64_t)bytes[3] << 8;
     uint64_t where = slot >= MESSAGES / 2 ? file->pages + (slot - MESSAGES / 2) * 8
@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (uint64_t seq = data[0] % 3; seq <= MESSAGES; seq += 3) {
         ac_cq4_place_t place = ac_cq4_cycle_find(&cycle, seq);
         FUZZ_CHECK(place.offset >= cycle.first && place.offset <= offsets[MESSAGES]);
-        /* Several slots with values of others may agree with each other. */
+        /* Several slots with values of others may be consistent with each other. */
         if (liars < 2) FUZZ_CHECK(place.offset == offsets[seq] && place.seq == seq);
     }
     FUZZ_CHECK(ac_cq4_cycle_end(&cycle).offset == offsets[MESSAGES]);

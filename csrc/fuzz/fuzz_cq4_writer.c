@@ -1,5 +1,5 @@
-/* A queue whose table store and newest data file have any content, opened for appending: what is appended gets growing
- * indexes, or an error that says where; the next writer and a tail cope with what is left.
+/* A queue whose table store and newest data file have any content, opened for appending: each append gets a higher
+ * index or an error that says where; the next writer and a tail can handle what is left.
  *
  * Input: options; the length of the table store, 2 bytes; the table store; the data file. */
 #include "cq4_tail.h"
@@ -17,7 +17,7 @@ static uint64_t clock_ns(void *context) {
     return clock_now_ns;
 }
 
-/* 1 = it was appended. */
+/* Returns 1 if the message was appended. */
 static int append(ac_cq4_writer_t *writer, size_t length, int64_t *last) {
     static uint8_t payload[64 << 10];
     ac_error_t err = {0};

@@ -1,4 +1,4 @@
-/* A fan-in over two queues of any records, one of which changes under it. */
+/* A fan-in over two queues of any records, one of which changes while it is read. */
 #include "fuzz.h"
 
 enum { STRICT = 1, VERIFY = 2, SKIP = 4, CHANGE = 8, DETACH = 16 };
@@ -34,7 +34,7 @@ static ac_reader_t *open_source(int i, int options) {
     return ac_reader_open(path, &config, &reader, &err) == AC_OK ? reader : NULL;
 }
 
-/* What a hostile writer may do to a record that has been read ahead already. */
+/* Changes that a hostile writer may make to a record that was already read ahead. */
 static void overwrite(const uint8_t *prefix) {
     char path[400];
     snprintf(path, sizeof path, "%s/1/000000000.q", fuzz_queue);

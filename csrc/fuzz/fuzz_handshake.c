@@ -1,8 +1,8 @@
-/* What a hostile peer may send over the sockets of the wake-up: to a reader's process, in the place of a
- * writer, and to a writer's process, in the place of a reader.
+/* A hostile peer on the sockets of the wake-up: it sends to a reader's process in the place of a writer,
+ * and to a writer's process in the place of a reader.
  *
- * The input is a program: which peer, what to send, which and how many descriptors with it. Nobody may
- * get hold of a descriptor for good, and the good reader and writer go on working. */
+ * The input is a program: which peer, what to send, and which and how many descriptors with it. No
+ * descriptor may leak, and the honest reader and writer keep working. */
 #include "fuzz.h"
 
 #include "os.h"
@@ -15,7 +15,7 @@
 #include <sys/un.h>
 
 enum { PEERS = 4, STEPS_MAX = 32, PACKET_MAX = 160, FDS_MAX = 20, BARRIERS = 10 };
-/* The victim's queue is the one that the input deals with. The probe has another one, and a good writer. */
+/* The input attacks the victim's queue. The probe has another queue, with an honest writer. */
 static ac_directory_t directory, probe_directory;
 static ac_wake_endpoint_t victim = {.name = "victim"}, probe = {.name = "probe"};
 static int wake_fd = -1, probe_fd = -1;
@@ -68,22 +68,22 @@ static void set_up(void) {
     FUZZ_CHECK(ac_os_receive(probe_fd, &yes, sizeof yes, &eventfd) == 1 &&
                ac_os_is_eventfd(eventfd));
     close(eventfd);
-    /* What the first writer of a process leaves open for good is not a leak. */
+    /* Descriptors that the first writer of a process keeps open are not a leak. */
     static ac_wake_targets_t first;
     ac_error_t err;
     FUZZ_CHECK(ac_wake_targets_open(&first, &directory, &err) == AC_OK);
     ac_wake_targets_close(&first);
 }
 
-/* Everything sent before has been looked at: a packet of a good writer, which signals an eventfd, takes its turn
- * after the others. Several times, because one thing leads to another: a connection is accepted, a hello
- * answered, the answer followed by a bit. */
+/* Waits until everything sent before was handled: a packet of an honest writer, which signals an eventfd, comes after
+ * the others. It does so several times, because each step causes the next: a connection is accepted, a hello answered,
+ * the answer followed by a bit. */
 static void let_wake_thread_work(void) {
     for (int i = 0; i < BARRIERS; i++) {
         uint32_t bit = 3;
         FUZZ_CHECK(ac_os_send(probe_fd, &bit, sizeof bit, -1) == 0);
         while (ac_os_eventfd_wait(probe.eventfd->fd, UINT64_MAX) == 0)
-            ; /* libFuzzer's clock interrupts it; and ends what takes too long */
+            ; /* libFuzzer's timer interrupts it, and ends what takes too long */
     }
     FUZZ_CHECK(probe.bit == 3);
 }
@@ -98,7 +98,7 @@ static int count_fds(void) {
     return count;
 }
 
-/* Things that can be passed off as a reader's eventfd. */
+/* Files that can be passed as a reader's eventfd. */
 static int make_fd(unsigned kind) {
     int ends[2];
     switch (kind % 5) {
@@ -173,7 +173,7 @@ static void step(stage_t *stage, fuzz_bytes_t *bytes) {
         if (*peer >= 0) close(*peer);
         *peer = -1;
         break;
-    case 2: { /* a hello that is nearly good: one byte of it is changed */
+    case 2: { /* a nearly valid hello: one byte is changed */
         ac_hello_t hello = hello_to(&directory, detail & 1 ? "victim" : "nobody");
         ((uint8_t *)&hello)[fuzz_take(bytes, 1) % sizeof hello] ^= (uint8_t)fuzz_take(bytes, 1);
         if (*peer >= 0) send_packet(*peer, &hello, sizeof hello, detail, detail / 8 % FDS_MAX);
@@ -184,7 +184,7 @@ static void step(stage_t *stage, fuzz_bytes_t *bytes) {
         if (*peer >= 0) send_packet(*peer, &bit, detail & 1 ? 4 : detail % 9, detail, 0);
         break;
     }
-    case 4: { /* what a reader answers */
+    case 4: { /* a reader's answer */
         uint8_t yes = 1;
         if (*peer >= 0) send_packet(*peer, &yes, detail & 1, detail / 2, detail / 16);
         break;

@@ -1,4 +1,4 @@
-/* Payloads of any content, taken apart into columns that are as small as they may be. */
+/* Payloads of any content, decoded into columns of the smallest allowed size. */
 #include "fuzz.h"
 
 enum { FIELDS = 8, ROWS = 2, PARTS = 3 };
@@ -54,7 +54,7 @@ static void make_field(ac_field_t *field, int number, size_t payload_bytes) {
         make_column(field, AC_FIELD_LIST, ROWS, payload_bytes);
         field->part_count = 1;
         field->parts = calloc(1, sizeof(ac_field_t));
-        /* Fewer than there may be, so that it has to count them. */
+        /* Less room than the maximum, so that the decoder must count them. */
         make_struct(field->parts, AC_FIELD_ARRAY, payload_bytes / 4, payload_bytes);
     } else if (number == 7) {
         make_struct(field, AC_FIELD_MAP, ROWS, payload_bytes);
@@ -105,8 +105,8 @@ static void free_column(ac_field_t *field) {
     free(field->offsets);
 }
 
-/* The first two bytes: which fields may be missing or nil, and where the second payload begins. Without those that
- * older findings do not have, they are as they were. */
+/* The first two bytes: which fields may be missing or nil, and where the second payload begins. Inputs without them,
+ * as older findings are, mean the same as before. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 3) return 0;
     size_t bytes = size - 2;

@@ -1,4 +1,4 @@
-/* A reader's position file of any content, met by its reader and by the writer's survey. */
+/* A reader's position file of any content, read by its reader and by the writer's survey. */
 #include "fuzz.h"
 #include "position.h"
 
@@ -45,7 +45,7 @@ static void read_from_it(int skip) {
     ac_reader_free(reader);
 }
 
-/* The survey decides what retention removes and what capacity is left. */
+/* The survey decides what retention removes and how much capacity is left. */
 static void survey(int options) {
     ac_writer_config_t config;
     ac_writer_t *writer;

@@ -1,4 +1,4 @@
-/* statistics.meta with any content, as read by questions about the queue and its writer, and by the next writer. */
+/* statistics.meta with any content, read by queries about the queue and its writer, and by the next writer. */
 #include "fuzz.h"
 #include "writer_published.h"
 
@@ -26,7 +26,7 @@ static void ask(void) {
     FUZZ_CHECK(ac_queue_readers(fuzz_queue, readers, 8, &err) == 1);
 }
 
-/* Two segments and a reader that is away. Returns who wrote them. */
+/* Two segments and a reader that is not running. Returns the identity of their writer. */
 static ac_published_t write_queue(int again) {
     ac_writer_config_t config;
     ac_reader_config_t reading;
@@ -56,8 +56,8 @@ static ac_published_t write_queue(int again) {
     return content;
 }
 
-/* The first byte says what is done with the rest: the content of a slot whose checksum is right and which claims to
- * be of this writer; cut, it is the bare file. */
+/* The first byte chooses the use of the rest: the content of a slot with a valid checksum that claims to be of this
+ * writer; or the whole file. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static uint8_t bytes[AC_PUBLISHED_SIZE];
     if (size < 1 || size > 1 + AC_PUBLISHED_SIZE) return 0;

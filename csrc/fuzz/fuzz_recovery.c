@@ -1,9 +1,9 @@
-/* A writer that opens a directory of any files: what it makes of them has to be a queue that goes on.
+/* A writer that opens a directory of any files: the result must be a queue that can be appended to.
  *
- * The input is a byte of options and then, per file, which one it is, its length and its bytes. */
+ * The input is a byte of options and then, per file, its number, its length and its bytes. */
 #include "fuzz.h"
 
-/* FORGED: records may have been made up, with checksums that fit. */
+/* FORGED: records may be forged, with matching checksums. */
 enum { VERIFY = 1, CUT = 2, FORGED = 4 };
 enum {
     CONTROL,
@@ -31,7 +31,7 @@ static int is_segment(unsigned kind) {
     return (kind >= SEGMENT_0 && kind <= SEGMENT_2) || kind == FAR;
 }
 
-/* The bytes of the next file; 0 = there is none. */
+/* The bytes of the next file; 0 = no more files. */
 static size_t next_file(fuzz_bytes_t *bytes, unsigned *kind, const uint8_t **content) {
     if (bytes->left < PREFIX) return 0;
     *kind = (unsigned)fuzz_take(bytes, 1) % KINDS;
@@ -72,7 +72,7 @@ static int64_t append_one(int verify, int clean_expected) {
     config.segment_size = FUZZ_SEGMENT;
     config.inline_housekeeping = 1;
     config.verify = verify;
-    config.reader_ttl_ns = 30000000000u; /* so that readers long gone let retention do something */
+    config.reader_ttl_ns = 30000000000u; /* so that retention does not wait for readers long gone */
     if (ac_writer_open(fuzz_queue, &config, &writer, &err) != AC_OK) {
         FUZZ_CHECK(!clean_expected);
         return -1;
@@ -86,7 +86,7 @@ static int64_t append_one(int verify, int clean_expected) {
     return seq;
 }
 
-/* Goes on after a segment that is missing in between. */
+/* Continues after a missing segment. */
 static int next_anywhere(ac_reader_t *reader, ac_message_t *message) {
     ac_error_t err;
     int rc = ac_reader_next(reader, message, &err);
@@ -97,8 +97,8 @@ static int next_anywhere(ac_reader_t *reader, ac_message_t *message) {
     return rc;
 }
 
-/* What was appended is the last message that a reader finds, and unless others were made up, has the
- * largest seq. */
+/* The appended message is the last one that a reader finds, and unless others were forged, has the largest
+ * seq. */
 static void check_end(int64_t seq, int forged) {
     ac_reader_config_t config;
     ac_reader_t *reader;

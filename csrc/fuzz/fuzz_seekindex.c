@@ -1,4 +1,5 @@
-/* A seek index of any content beside a good segment: what it says may cost time, never a wrong answer. */
+/* A seek index of any content beside a valid segment: a wrong index may cost time, but never causes a wrong
+ * answer. */
 #include "fuzz.h"
 #include "segment_seekindex.h"
 
@@ -48,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-/* The header that belongs to the segment, so that what it says is looked at; the bounds stay as they are. */
+/* Makes the header match the segment, so that the entries are used; the bounds stay unchanged. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed) {
     ac_index_header_t header;
     size = LLVMFuzzerMutate(data, size, room);

@@ -47,7 +47,7 @@ static void lay_out(const input_t *input) {
         fuzz_put_segment(1, input->segments[1], input->lengths[1], FUZZ_SEGMENT);
 }
 
-/* What was read: how many messages, and the seq of the first. */
+/* The number of messages read, and the seq of the first one. */
 typedef struct seen {
     uint64_t count, first_seq;
 } seen_t;
@@ -82,7 +82,8 @@ static void seek_around(ac_reader_t *reader, const input_t *input, uint64_t seq)
         fuzz_look_at(&message, verify);
 }
 
-/* The same again as columns, a few rows at a time; their room ends where it says, so that ASan looks. */
+/* Reads the same as columns, a few rows at a time; their buffers have the exact size, so that ASan detects
+ * an overrun. */
 static void read_columns(ac_reader_t *reader, seen_t seen) {
     enum { ROWS = 5 };
     ac_error_t err;
@@ -121,7 +122,7 @@ static void read_columns(ac_reader_t *reader, seen_t seen) {
     free(seqs);
 }
 
-/* A part of it: found, counted, as arrays in the map, and as messages. Has reading end there. */
+/* Reads a range of it: found, counted, as arrays in the map, and as messages. Ends reading there. */
 static void read_task(ac_reader_t *reader, const input_t *input, uint64_t seq) {
     ac_range_t range, rest;
     ac_stretch_t stretch;

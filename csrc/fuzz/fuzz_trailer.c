@@ -1,4 +1,4 @@
-/* Trailers of any content: found at the end of a record, and taken apart into columns as small as they may be. */
+/* Trailers of any content: found at the end of a record, and decoded into columns of the smallest allowed size. */
 #include "fuzz.h"
 
 #include "trailer.h"
@@ -9,7 +9,7 @@ static uint8_t *copy(const uint8_t *data, size_t size) {
     return memcpy(bytes, data, size);
 }
 
-/* What was found to be sound gives, written again, the same bytes. */
+/* A valid trailer, encoded again, gives the same bytes. */
 static void write_again(const uint8_t *from, uint32_t size) {
     ac_header_t headers[AC_HEADERS_MAX];
     ac_trailer_t trailer;
@@ -30,7 +30,7 @@ static void write_again(const uint8_t *from, uint32_t size) {
     free(again);
 }
 
-/* Without having been checked, as if somebody had written over it since. */
+/* Decoded without a check, as if it had been overwritten after the check. */
 static void take_apart(const uint8_t *from, size_t size, int is_sound) {
     enum { ROWS = 2 };
     int32_t offsets[ROWS + 1] = {0, 0, (int32_t)size};
@@ -71,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-/* With the right size at its end, without which nothing else is looked at. */
+/* With the right size at its end, without which nothing else is parsed. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed) {
     size = LLVMFuzzerMutate(data, size, room);
     if (size < AC_TRAILER_END_SIZE || seed % 8 == 0) return size;

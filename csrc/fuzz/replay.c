@@ -1,7 +1,7 @@
 /* Runs a fuzz target over files, or all files of directories, without libFuzzer. */
 #include "fuzz.h"
 
-/* What one execution may take; it is a thousand times as much as it should. */
+/* The time limit of one execution: a thousand times the normal time. */
 enum { SECONDS_MAX = 10 };
 
 static int executed;
@@ -18,7 +18,7 @@ static int run(const char *path, const struct stat *info, int kind, struct FTW *
     if (kind != FTW_F) return 0;
     FILE *file = fopen(path, "rb");
     size_t size = (size_t)info->st_size;
-    uint8_t *data = malloc(size ? size : 1); /* exactly, so that a byte read after it is noticed */
+    uint8_t *data = malloc(size ? size : 1); /* the exact size, so that an overrun is detected */
     if (!file || !data || fread(data, 1, size, file) != size) {
         perror(path);
         exit(1);

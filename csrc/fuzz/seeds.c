@@ -1,5 +1,5 @@
-/* Writes the first inputs of every fuzz target: queues made by the engine, taken apart into what the target
- * takes. `seeds DIRECTORY` fills DIRECTORY/segment, DIRECTORY/recovery and so on. */
+/* Writes the first inputs of every fuzz target: queues made by the engine, split into the inputs that the
+ * target takes. `seeds DIRECTORY` fills DIRECTORY/segment, DIRECTORY/recovery and so on. */
 #include "fuzz.h"
 
 static const char *corpus;
@@ -32,7 +32,7 @@ static size_t load(const char *name, uint8_t *bytes) {
 static const uint8_t sound_trailer[] = "\x02\x00"
                                        "id\x01\x03\x00nxyz\x02\x00\x00\xc3\xa9\x14\x00\x02\x01";
 
-/* A little of everything: causes, a trailer, a batch, an aborted and an abandoned reservation, a roll, a reader. */
+/* Some of everything: causes, a trailer, a batch, an aborted and an abandoned reservation, a roll, a reader. */
 static void write_queue(int closed) {
     ac_writer_config_t config;
     ac_reader_config_t reading;
@@ -69,7 +69,7 @@ static void write_queue(int closed) {
     FUZZ_CHECK(ac_writer_append(writer, payload, 70, 4, AC_NOW, &err) == 7);
     FUZZ_CHECK(ac_writer_append_trailer(writer, "t", 1, &trailer, 4, AC_NOW, NULL, &err) == 8);
     FUZZ_CHECK(ac_writer_flush(writer, &err) == 9);
-    if (!closed) return; /* left as by a kill; its memory goes with this program */
+    if (!closed) return; /* left as by a kill; its memory is freed when this program ends */
     FUZZ_CHECK(ac_writer_close(writer, &err) == AC_OK);
     ac_writer_free(writer);
 }

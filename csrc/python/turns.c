@@ -1,4 +1,4 @@
-/* Whose turn it is, for the Python side, which knows the directories of the queues. */
+/* The turns of a topic for the Python side, which knows the directories of the queues. */
 #include "turns.h"
 
 static int turns_init(TurnsObject *self, PyObject *args, PyObject *keywords) {
@@ -76,7 +76,7 @@ static PyObject *turns_forget(TurnsObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* After the groups: what is left of it in deliveries that the user keeps must not hold the file. */
+/* Closes the turns after the groups: deliveries that the user keeps must not keep the file open. */
 static PyObject *turns_close(TurnsObject *self, PyObject *unused) {
     (void)unused;
     if (self->turns && self->turns->first) {

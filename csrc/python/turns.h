@@ -1,4 +1,4 @@
-/* What the groups of all queues of a topic share in one member: whose turn it is (csrc/group_turns.c), and a lock. */
+/* Shared by the groups of all queues of a topic in one member: the turns (csrc/group_turns.c) and a lock. */
 #ifndef AC_PYTHON_TURNS_H
 #define AC_PYTHON_TURNS_H
 
@@ -6,9 +6,9 @@
 
 #include "hot.h"
 
-/* Held while the engine may call a key function of the user's, which lets other threads run. */
+/* Held while the engine may call the user's key function, which lets other threads run. */
 typedef struct {
-    PyThread_type_lock lock; /* NULL: there is no key function */
+    PyThread_type_lock lock; /* NULL = no key function */
     unsigned long thread;
 } keying_t;
 

@@ -1,9 +1,9 @@
-/* A second opinion on what lies beside the segments of a queue: control.meta, index.meta, the positions of
- * readers and the seek indexes, each held against the records, against what was promised and against what
- * was there before. Nothing of the engine is used for it.
+/* An independent check of the files beside the segments of a queue: control.meta, index.meta, the positions
+ * of readers and the seek indexes. Each is compared with the records, with what was promised and with its
+ * earlier content. No code of the engine is used.
  *
- * The files are taken as a process left them, and judged when a recovery has shown where the records are:
- * a kill takes no record, so what was there after the kill is there then. */
+ * The files are copied as a process left them, and checked when a recovery has shown where the records are:
+ * a kill removes no record, so what was there after the kill is still there. */
 #ifndef AC_TEST_BESIDE_H
 #define AC_TEST_BESIDE_H
 
@@ -15,11 +15,11 @@ enum {
     BESIDE_SLOT = 40,
     BESIDE_POSITION = 2 * BESIDE_SLOT,
     BESIDE_INDEX_HEADER = 80,
-    BESIDE_INDEX = BESIDE_INDEX_HEADER + 24, /* so small a segment has one entry */
+    BESIDE_INDEX = BESIDE_INDEX_HEADER + 24, /* such a small segment has one entry */
     BESIDE_STRIDE = 4096
 };
 
-/* A file as it was, with one byte more than it may have; -1 = it was not there. */
+/* The content of a file, with room for one byte more than it may have; -1 = no file. */
 #define BESIDE_FILE(bytes_max)                                                                     \
     struct {                                                                                       \
         ssize_t size;                                                                              \
@@ -38,17 +38,17 @@ typedef struct beside {
     } index[CHART_SEGMENTS_MAX];
 } beside_t;
 
-/* What ended just before. */
+/* The process that has just ended. */
 enum beside_after { AFTER_WRITER, AFTER_KILLED_RECOVERY, AFTER_RECOVERY, AFTER_CLOSE };
 
 typedef struct beside_case {
     const beside_t *now;
-    const beside_t *before; /* as it was last time */
+    const beside_t *before; /* as at the last check */
     enum beside_after after;
     const chart_t *chart;
     const ledger_t *ledger;
     uint64_t segment_size;
-    char broken[200]; /* the first rule that does not hold; empty = all do */
+    char broken[200]; /* the first rule that is broken; empty = none */
 } beside_case_t;
 
 static inline ssize_t beside_read(const char *path, const char *name, uint8_t *bytes, size_t room) {
@@ -106,14 +106,14 @@ static inline uint64_t beside_max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* As the writer left it: after the call before the one under way, or after that one. */
+/* The state that the writer left: after the call under way, or after the one before it. */
 static inline int beside_is_next(const beside_case_t *judged, int64_t seq) {
     if (judged->after >= AFTER_RECOVERY) return seq == (int64_t)judged->chart->next_seq;
     return seq == (int64_t)judged->ledger->acknowledged ||
            seq == (int64_t)judged->ledger->attempted;
 }
 
-/* ---- seek indexes: hints that tell the truth ---- */
+/* ---- seek indexes: hints that must be true ---- */
 
 static inline int beside_judge_index(beside_case_t *judged, uint64_t id, const uint8_t *at,
                                      ssize_t size) {
@@ -174,7 +174,7 @@ static inline int beside_is_past_epoch(const beside_case_t *judged, uint64_t epo
     return now->control.size < 24 || epoch <= walk_number(now->control.bytes + 16, 8);
 }
 
-/* The one that counts; the other one, if it is valid, came just before. */
+/* The slot that counts; the other one, if valid, holds the previous generation. */
 static inline int beside_judge_slots(beside_case_t *judged, const uint8_t *at, ssize_t size,
                                      const char *name, beside_slot_t *out) {
     BESIDE_RULE(size == BESIDE_POSITION, "the position of %s has %zd bytes", name, size);
@@ -239,7 +239,7 @@ static inline int beside_judge_durable(beside_case_t *judged) {
     BESIDE_RULE(segment + 1 >= judged->chart->first_segment,
                 "index.meta names segment %" PRIu64 ", but the queue begins with %" PRIu64, segment,
                 judged->chart->first_segment);
-    /* Of a finished segment, which may have been removed since. */
+    /* It names a finished segment, which may have been removed since. */
     int removed = segment < judged->chart->first_segment && !recovered;
     BESIDE_RULE(removed || chart_locate(judged->chart, segment, offset) >= 0,
                 "index.meta names segment %" PRIu64 " offset %" PRIu64 ", where no record ends",
@@ -322,7 +322,7 @@ static inline int beside_judge_against_before(beside_case_t *judged) {
     return 0;
 }
 
-/* Where the writer stands, which readers and successors go by. */
+/* The writer's position, on which readers and successors rely. */
 static inline int beside_judge_head(beside_case_t *judged) {
     const uint8_t *at = judged->now->control.bytes;
     const chart_t *chart = judged->chart;
@@ -370,7 +370,7 @@ static inline int beside_judge_times(beside_case_t *judged) {
     return 0;
 }
 
-/* What retention has removed is what it said, and the segment that may be about to go is the first. */
+/* Retention has removed what it announced; only the first segment may be about to go. */
 static inline int beside_judge_removal(beside_case_t *judged) {
     const uint8_t *at = judged->now->control.bytes;
     const chart_t *chart = judged->chart;
@@ -380,7 +380,7 @@ static inline int beside_judge_removal(beside_case_t *judged) {
                 "%" PRIu64 " segments were to be removed, and the queue begins with %" PRIu64,
                 removing, chart->first_segment);
     if (beside_crc(at + CONTROL_REMOVED_SEQ, 16) != walk_number(at + CONTROL_REMOVED_CHECK, 4))
-        return 0; /* as new, or torn: then the segment that it was noted for is still there */
+        return 0; /* new or torn: then the segment it was noted for is still there */
     BESIDE_RULE(removed_seq >= chart_seq(chart, 0) &&
                     removed_seq <= chart_seq(chart, chart->segment[0].count),
                 "removed was noted up to seq %" PRIu64 ", and the queue begins with %" PRIu64,

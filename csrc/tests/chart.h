@@ -1,4 +1,4 @@
-/* Where each record of a queue is, as walk.h found it, for whoever has to say what a position means. */
+/* The place of each record of a queue, as walk.h found it, to look up what a position means. */
 #ifndef AC_TEST_CHART_H
 #define AC_TEST_CHART_H
 
@@ -9,14 +9,14 @@ enum { CHART_SEGMENTS_MAX = 1024, CHART_RECORDS_MAX = 1024 };
 
 typedef struct chart_record {
     uint64_t offset;
-    uint64_t seq; /* of padding: of the record that comes next */
+    uint64_t seq; /* of padding: the seq of the next record */
     uint64_t timestamp_ns;
     uint32_t length;
     uint32_t type_id;
 } chart_record_t;
 
 typedef struct chart_segment {
-    uint64_t end; /* behind its last record */
+    uint64_t end; /* after its last record */
     uint32_t first;
     uint32_t count;
     int sealed;
@@ -26,7 +26,7 @@ typedef struct chart {
     uint64_t first_segment; /* of `segments` that follow each other */
     uint32_t segments;
     uint32_t records;
-    uint64_t next_seq; /* of the record that will be appended next */
+    uint64_t next_seq; /* of the next record to be appended */
     chart_segment_t segment[CHART_SEGMENTS_MAX];
     chart_record_t record[CHART_RECORDS_MAX];
 } chart_t;
@@ -36,7 +36,7 @@ static inline const chart_segment_t *chart_find(const chart_t *chart, uint64_t i
     return &chart->segment[id - chart->first_segment];
 }
 
-/* The seq of a record by its number; what is not there yet will be the next one. */
+/* Returns the seq of a record by its number; a record that is not there yet will be the next one. */
 static inline uint64_t chart_seq(const chart_t *chart, uint32_t record) {
     return record < chart->records ? chart->record[record].seq : chart->next_seq;
 }

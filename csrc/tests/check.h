@@ -41,7 +41,7 @@ __attribute__((unused)) static void check_register(const char *name, void (*run)
     }                                                                                              \
     static void name(void)
 #define TEST(name) TEST_WHERE(name, 0)
-/* For tests of a thousand small queues, where waiting for the disk would be all they do. */
+/* For tests with a thousand small queues, which would spend all their time waiting for the disk. */
 #define TEST_IN_MEMORY(name) TEST_WHERE(name, access("/dev/shm", W_OK) == 0)
 
 #define CHECK(condition)                                                                           \
@@ -62,7 +62,7 @@ __attribute__((unused)) static void check_register(const char *name, void (*run)
         }                                                                                          \
     } while (0)
 
-/* A call of the engine that fills `error` and must succeed, and one that must fail so. */
+/* Checks that a call of the engine that fills `error` succeeds, or fails with a given code. */
 #define CHECK_OK(call, error)                                                                      \
     do {                                                                                           \
         long long ok_value = (long long)(call);                                                    \
@@ -101,7 +101,8 @@ __attribute__((unused)) static const char *check_path(const char *name) {
     return path;
 }
 
-/* From AIOCHRONICLE_SEED, or new; printed, so that a failure can be repeated. */
+/* Returns the seed from AIOCHRONICLE_SEED, or a new one, and prints it, so that a failure can be
+ * repeated. */
 __attribute__((unused)) static uint64_t check_seed(void) {
     const char *given = getenv("AIOCHRONICLE_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) ^ (uint64_t)getpid();

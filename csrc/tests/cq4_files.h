@@ -1,5 +1,5 @@
-/* A writer of Java's files for tests: what a JVM leaves, byte for byte by the rules of cq4_cycle.h and cq4_table.h,
- * and what it would not leave. Neither fast nor safe beside others. */
+/* Writes Java's files for tests: what a JVM leaves, byte for byte by the rules of cq4_cycle.h and cq4_table.h, and
+ * what it would not leave. It is neither fast nor safe beside other writers. */
 #ifndef AC_TESTS_CQ4_FILES_H
 #define AC_TESTS_CQ4_FILES_H
 
@@ -46,7 +46,7 @@ static inline void cq4_int(cq4_out_t *out, int64_t value) {
     cq4_put(out, &value, is_small ? 1 : 8);
 }
 
-/* So that what comes after the next byte is aligned. */
+/* Pads, so that what follows the next byte is aligned. */
 static inline void cq4_pad(cq4_out_t *out, uint64_t align) {
     uint32_t n = (uint32_t)((align - (out->at + 1) % align) % align);
     if (n < 5) {
@@ -93,7 +93,7 @@ static inline void cq4_store_header(cq4_out_t *out, uint64_t offset, uint32_t he
     if (offset % 4 == 0)
         ac_store_release_u32((uint32_t *)(void *)(out->base + offset), header);
     else
-        memcpy(out->base + offset, &header, 4); /* nobody reads it meanwhile */
+        memcpy(out->base + offset, &header, 4); /* no reader is active */
 }
 
 /* ---- files ---- */

@@ -66,7 +66,7 @@ static void follow(uint64_t count) {
     }
 }
 
-/* One number of each payload is looked at, as by a program that decodes what it reads. */
+/* Reads one number of each payload, like a program that decodes what it reads. */
 static void bench(int rounds) {
     ac_message_t message;
     for (int round = 0; round < rounds; round++) {

@@ -1,5 +1,5 @@
-/* For tests whose children map files and start threads: ThreadSanitizer has to be asked for the latter, and takes mutexes
- * that a child initialises again for held ones. */
+/* For tests whose children map files and start threads: ThreadSanitizer needs an option for threads after a fork, and
+ * it takes mutexes that a child initialises again for held ones. */
 #ifndef AC_TESTS_FORKS_H
 #define AC_TESTS_FORKS_H
 

@@ -1,5 +1,5 @@
-/* What tests of the writer of Java queues share: a clock that is set, short ways to write, and a look at all that is in a
- * queue. A payload is text: who wrote it, and its number. */
+/* Shared by the tests of the writer of Java queues: a clock that tests set, short ways to write, and a check of a
+ * whole queue. A payload is text: the name of its writer and its number. */
 #ifndef AC_TESTS_JAVA_QUEUE_H
 #define AC_TESTS_JAVA_QUEUE_H
 
@@ -55,8 +55,8 @@ __attribute__((unused)) static uint64_t put(ac_cq4_writer_t *writer, int who, ui
     return (uint64_t)index;
 }
 
-/* What is in a queue, by reading all of it: every index follows the one before, or begins a later cycle; the numbers
- * of each writer grow. */
+/* The content of a queue, found by reading all of it: every index follows the previous one or begins a later cycle;
+ * the numbers of each writer grow. */
 enum { WRITERS_MAX = 64 };
 typedef struct inventory {
     uint64_t messages, cycles, first_index, last_index;
@@ -124,7 +124,7 @@ __attribute__((unused)) static const char *cycle_path(const char *roll_cycle, in
     return path;
 }
 
-/* Whether every file but the newest has its end mark. */
+/* Returns whether every file except the newest has its end mark. */
 __attribute__((unused)) static int is_finished(void) {
     ac_cq4_queue_t queue;
     ac_cq4_cycle_t cycle;

@@ -1,14 +1,14 @@
-/* Members of a group killed at random instants, beside others that go on.
+/* Kills members of a group at random instants, while others go on.
  *
  *     kill_group ROOT SEED KILLS
  *
  * A writer in a process of its own appends, with small segments and retention; MEMBERS processes share what it
  * appends, acknowledge, give back, extend and leave. One after the other is killed after some microseconds and
- * replaced. What each does to a message it notes in shared memory before and after, so at any time:
+ * replaced. Each notes its operations on messages in shared memory, before and after each operation. At any time:
  *
- *   - nobody is given a message that another member holds, unless that one is dead or about to be killed;
- *   - nobody is given a message again whose acknowledgement returned;
- *   - in the end every message was acknowledged. */
+ *   - no member gets a message that another one holds, unless that one is dead or about to be killed;
+ *   - no member gets a message whose acknowledgement returned;
+ *   - at the end every message is acknowledged. */
 #include "group.h"
 #include "os.h"
 
@@ -25,7 +25,7 @@ enum {
     MEMBERS = 4,
     SEGMENT = 1 << 16,
     MESSAGES_MAX = 1 << 22,
-    AHEAD = 2000, /* how far the writer is before the members at most */
+    AHEAD = 2000, /* how far the writer may be ahead of the members */
     LIMIT = 200,
     PATIENCE_S = 60
 };
@@ -35,7 +35,7 @@ enum { ACKING = 1, ACKED = 2 };
 typedef struct shared {
     uint64_t appended, acked, redelivered, stop;
     uint64_t violation_line, violation_seq, violation_other;
-    uint32_t doomed[1 << 16];      /* by lives: it is about to be killed, or dead */
+    uint32_t doomed[1 << 16];      /* per life: about to be killed, or dead */
     uint8_t state[MESSAGES_MAX];   /* of each message */
     uint32_t holder[MESSAGES_MAX]; /* the life that holds it, plus one */
 } shared_t;
@@ -103,7 +103,7 @@ static void let_go(uint64_t seq, uint32_t life) {
                                 __ATOMIC_SEQ_CST);
 }
 
-/* What it does with one message; 0 = it keeps it for a while. */
+/* Handles one message; 0 = the member keeps it for a while. */
 static void settle(ac_group_t *group, uint64_t seq, uint64_t word, uint32_t life,
                    uint64_t *random) {
     uint64_t kind = draw(random, 100);

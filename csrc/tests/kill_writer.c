@@ -1,18 +1,18 @@
-/* Writers killed at random instants by the million, each time recovered in fresh processes and compared with
- * what it had acknowledged.
+/* Kills writers at random instants; each queue is recovered in fresh processes and compared with what
+ * its writer had acknowledged.
  *
  *     kill_writer ROOT SEED CYCLES LANES KEEP_EVERY
  *
- * A cycle is: a victim is forked and killed; a reader looks at what is there; up to two recoveries are forked
- * and killed; then one runs to its end, and another one, whose bytes must be the same. After each of these
- * deaths the files beside the segments are looked at, too (beside.h). A queue lives for a few cycles. Most of the time of a process that dies is spent by the kernel waiting (it takes its inotify watches
- * down), so many queues are under way at once, each in a lane of its own.
+ * A cycle: a victim is forked and killed; a reader reads what is there; up to two recoveries are forked and killed;
+ * then one runs to its end, and another one, which must leave the same bytes. After each of these deaths the files
+ * beside the segments are checked, too (beside.h). A queue is used for a few cycles. The kernel takes long to end a
+ * killed process (it removes its inotify watches), so many queues are in use at once, each in a lane of its own.
  *
- * Answers are lines: `tally` with numbers for each queue that is through; `kept` with the path of one in
- * KEEP_EVERY, which somebody else is to judge and to remove, and with the readers that registered while retention
- * was at work and never committed, whose segment may be gone; `violation` with the first promise that was broken,
- * whose queue stays as well. Everything random follows from SEED and the number of the queue, but the instant
- * of the kill itself. It ends early when standard input is closed. */
+ * The output is lines: `tally` with numbers for each finished queue; `kept` for one queue in KEEP_EVERY, with its
+ * path, which the caller checks and removes, and with the readers that registered during retention and never
+ * committed, whose segment may be gone; `violation` with the first broken promise, whose queue is kept as well.
+ * Everything random follows from SEED and the number of the queue, except the instant of the kill. The program ends
+ * early when standard input is closed. */
 #include "beside.h"
 #include "victim.h"
 
@@ -28,26 +28,26 @@ enum { CYCLES_PER_QUEUE = 4, RECOVERY_KILLS_MAX = 2, HANGS_AFTER_S = 60, REMOVAL
 
 static const uint64_t segment_sizes[] = {4096, 4160, 8192, 16384, 65536};
 
-/* What a recovery says about itself. */
+/* The report of a recovery. */
 typedef struct outcome {
     int64_t error;
     char detail[256];
     uint64_t next_seq;
-    int verify;       /* every record was looked at, however clean the queue */
-    int64_t intruder; /* what a second writer got meanwhile */
+    int verify;       /* every record was checked, even of a clean queue */
+    int64_t intruder; /* what a second writer got at the same time */
     ac_recovery_t recovery;
     found_t all;
     found_t named[LEDGER_READERS];
 } outcome_t;
 
-/* What the processes of one lane leave for it. */
+/* The results of the processes of one lane. */
 typedef struct lane {
     ledger_t *ledger;
     outcome_t outcomes[2];
     found_t before;
 } lane_t;
 
-/* What happened in a cycle, as far as it is not in the lane. */
+/* What happened in a cycle and is not in the lane. */
 typedef struct cycle {
     uint64_t acknowledged;
     uint64_t attempted;
@@ -62,7 +62,7 @@ typedef struct cycle {
     char broken[512];
 } cycle_t;
 
-/* What the kills hit, to show that they hit everything. */
+/* Where the kills hit, to show that they hit everything. */
 typedef struct tally {
     uint64_t cycles;
     uint64_t in_a_call;
@@ -188,7 +188,7 @@ static void recover(const job_t *job, outcome_t *outcome, int closes) {
         if (closes) outcome->error = ac_writer_close(writer, &err);
     }
     memcpy(outcome->detail, err.detail, sizeof outcome->detail);
-    _exit(0); /* without a close: nothing may be put right by it */
+    _exit(0); /* without a close, which could repair something */
 }
 
 static void recover_first(const job_t *job) {
@@ -253,8 +253,8 @@ static int is_before(uint64_t segment, uint64_t offset, uint64_t than_segment,
     return segment < than_segment || (segment == than_segment && offset < than_offset);
 }
 
-/* A kill tears nothing that was committed, so nothing may be found corrupt, nor any segment set aside; bytes of
- * the record that was being written are. */
+/* A kill tears nothing that was committed, so recovery may find no corrupt record and set no segment aside. It may set
+ * aside bytes of the unfinished record. */
 static int judge_recovery(cycle_t *cycle, const outcome_t *outcome, const walk_t *walk,
                           uint64_t next_seq) {
     const ac_recovery_t *r = &outcome->recovery;
@@ -299,7 +299,7 @@ static int judge_look(cycle_t *cycle, const found_t *found, const walk_t *walk, 
     return 0;
 }
 
-/* What is not in the queue any more is in the archive, unless it was to be deleted. */
+/* Messages that have left the queue are in the archive, unless retention was to delete them. */
 static int judge_archive(cycle_t *cycle, const ledger_t *ledger, uint64_t next_seq) {
     const walk_t *archived = &cycle->archived, *walk = &cycle->walks[1];
     uint64_t first_seq = walk->records ? walk->first_seq : next_seq;
@@ -333,7 +333,7 @@ static int judge(cycle_t *cycle, const job_t *job) {
     REQUIRE(cycle->crashes == 0, "a reader or a recovery crashed or hung");
     REQUIRE(ledger->failed_line == 0, "a call at victim.h:%" PRIu64 " gave %" PRId64 " %s",
             ledger->failed_line, ledger->failed_code, ledger->failed_detail);
-    /* A queue whose segments were all removed but for an empty one has nothing left to show. */
+    /* A queue of which only an empty segment is left has nothing to check. */
     uint64_t next_seq = walk->records ? walk->next_seq : second->next_seq;
     REQUIRE(next_seq == cycle->acknowledged || next_seq == cycle->attempted,
             "next seq is %" PRIu64 ", promised were %" PRIu64 " and perhaps %" PRIu64, next_seq,
@@ -366,7 +366,7 @@ static void count(tally_t *tally, const cycle_t *cycle, const ledger_t *ledger) 
     tally->messages += next_seq;
 }
 
-/* From here on what was recovered counts as promised. */
+/* From here on the recovered messages count as promised. */
 static void go_on(ledger_t *ledger) {
     ledger->acknowledged = ledger->attempted = lane->outcomes[1].next_seq;
     ledger->opened = 1;
@@ -387,7 +387,7 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
     return remove(path);
 }
 
-/* In one write, because lines of other lanes come between two. */
+/* One write per line, because other lanes write lines, too. */
 static void say_kept(const job_t *job) {
     const ledger_t *ledger = job->ledger;
     char late[128] = "";

@@ -1,9 +1,9 @@
-/* What a writer that is going to be killed has promised, kept where its death cannot reach.
+/* The promises of a writer that is going to be killed, in memory that survives it.
  *
- * The ledger lies in memory shared with the parent. Before a call that may add records the writer stores
- * how far the queue may then reach, and after it how far it does; so at any instant the next seq of a
- * recovered queue is one of the two, and nothing between them (a batch is whole or absent). Only the
- * writer's main thread stores; each field is one aligned word, so a kill never tears it.
+ * The ledger is in memory shared with the parent. Before a call that may add records, the writer stores how
+ * far the queue may reach after it, and after the call how far it does reach. So at any instant the next
+ * seq of a recovered queue is one of the two, and nothing between them (a batch is whole or absent). Only
+ * the writer's main thread stores; each field is one aligned word, so a kill never tears it.
  *
  * A payload is a function of its seq and the queue's salt, and the oracle in Python computes the same. */
 #ifndef AC_TEST_LEDGER_H
@@ -26,7 +26,7 @@ typedef struct ledger_reader {
 typedef struct ledger {
     uint64_t acknowledged; /* every seq below was acknowledged */
     uint64_t attempted;    /* next seq if the call under way takes effect */
-    uint64_t retained;     /* retention may have removed what every reader is past … */
+    uint64_t retained;     /* retention may have removed what every reader has read … */
     uint64_t deleted;      /* … and not into an archive, … */
     uint64_t archives;     /* … as the present writer does */
     uint64_t operations;
@@ -34,7 +34,7 @@ typedef struct ledger {
     uint64_t opened;       /* a writer was opened at least once */
     uint64_t closed;       /* the last thing that happened was a clean close */
     uint64_t finished;
-    uint64_t failed_line; /* a call gave what it must not: where, and its result */
+    uint64_t failed_line; /* a call returned a wrong result: where, and the result */
     int64_t failed_code;
     char failed_detail[256];
     ledger_reader_t readers[LEDGER_READERS];
@@ -77,7 +77,7 @@ static inline uint64_t mix(uint64_t value) {
     return value ^ (value >> 31);
 }
 
-/* Mostly small, sometimes empty, now and then a large part of a small segment. */
+/* Mostly small, sometimes empty, occasionally a large part of a small segment. */
 static inline uint32_t payload_length(uint64_t salt, uint64_t seq) {
     uint64_t word = mix(salt ^ mix(seq));
     uint32_t limit = (word & 7) == 0 ? PAYLOAD_MAX : (word & 7) < 4 ? 200 : 40;
@@ -100,7 +100,7 @@ typedef struct found {
     uint64_t wrong; /* seq + 1 of the first message that is not what was appended */
 } found_t;
 
-/* Reads everything from the reader's position on and compares it with what was appended. */
+/* Reads to the end from the reader's position and compares the messages with what was appended. */
 static inline void read_all(ac_reader_t *reader, uint64_t salt, found_t *found, ac_error_t *err) {
     ac_message_t message;
     uint8_t expected[PAYLOAD_MAX];
@@ -119,7 +119,7 @@ static inline void read_all(ac_reader_t *reader, uint64_t salt, found_t *found, 
     found->error = rc;
 }
 
-/* What a reader of that name (NULL: from the first record on) finds. */
+/* What a reader of this name (NULL: from the first record on) finds. */
 static inline void look(const char *path, const char *name, uint64_t salt, found_t *found,
                         ac_error_t *err) {
     ac_reader_config_t config;

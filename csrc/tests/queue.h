@@ -1,5 +1,5 @@
-/* What tests do with whole queues: payloads that follow from the seq, short ways to write and read, and a
- * copy of the directory as a killed writer or a power cut would leave it. */
+/* Helpers for whole queues: payloads that follow from the seq, short ways to write and read, and a copy of
+ * the directory as a killed writer or a power cut would leave it. */
 #ifndef AC_TESTS_QUEUE_H
 #define AC_TESTS_QUEUE_H
 
@@ -33,7 +33,7 @@ __attribute__((unused)) static void check_payload(const ac_message_t *message) {
     CHECK(memcmp(message->record + AC_HEADER_SIZE, expected, length) == 0);
 }
 
-/* Small segments, and no background thread that could be somewhere else in its work each time. */
+/* Small segments, and no background thread, whose progress would differ from run to run. */
 __attribute__((unused)) static ac_writer_config_t small_queue(uint64_t segment_size) {
     ac_writer_config_t config;
     ac_writer_defaults(&config);
@@ -81,7 +81,7 @@ __attribute__((unused)) static ac_reader_t *open_reader(const char *path, const 
     return reader;
 }
 
-/* Reads on to the end; the first message must have `next_seq`. Returns the seq after the last. */
+/* Reads to the end; the first message must have `next_seq`. Returns the seq after the last one. */
 __attribute__((unused)) static uint64_t read_numbered(ac_reader_t *reader, uint64_t next_seq) {
     ac_message_t message;
     ac_error_t err;
@@ -95,7 +95,7 @@ __attribute__((unused)) static uint64_t read_numbered(ac_reader_t *reader, uint6
     return next_seq;
 }
 
-/* All of a queue, from its first message; returns how many there are. */
+/* Reads all of a queue, from its first message; returns the number of messages. */
 __attribute__((unused)) static uint64_t count_numbered(const char *path) {
     ac_reader_t *reader = open_reader(path, NULL, AC_START_FIRST);
     ac_message_t message;
@@ -120,7 +120,7 @@ __attribute__((unused)) static void copy_file(const char *from, const char *to) 
     close(out);
 }
 
-/* The files of a queue as they are at this moment, in another directory: a copy, and known as one. */
+/* Copies the present files of a queue to another directory, which the engine recognises as a copy. */
 __attribute__((unused)) static void copy_queue_as_copy(const char *from, const char *to) {
     CHECK_EQUAL(mkdir(to, 0700), 0);
     DIR *stream = opendir(from);
@@ -141,7 +141,8 @@ __attribute__((unused)) static void copy_queue_as_copy(const char *from, const c
     closedir(stream);
 }
 
-/* Whatever directory this control block is in, the queue takes it for its own. */
+/* Clears the directory that the control block names as its home, so that the queue counts as the
+ * original. */
 __attribute__((unused)) static void forget_home(const char *queue) {
     uint64_t nowhere = 0;
     char path[1400];
@@ -152,7 +153,7 @@ __attribute__((unused)) static void forget_home(const char *queue) {
     close(fd);
 }
 
-/* The same as if it were the original: what a writer that is killed now would leave. */
+/* Copies the files as the original: what a writer killed now would leave. */
 __attribute__((unused)) static void copy_queue(const char *from, const char *to) {
     copy_queue_as_copy(from, to);
     forget_home(to);
@@ -191,7 +192,7 @@ __attribute__((unused)) static void remove_in(const char *queue, const char *nam
     CHECK_EQUAL(unlink(path), 0);
 }
 
-/* As if the writer had not closed the queue. */
+/* Undoes the writer's close. */
 __attribute__((unused)) static void forget_close(void) {
     uint64_t no_epoch = 0;
     poke(check_path("queue"), "control.meta", offsetof(ac_control_t, clean), &no_epoch, 8);
@@ -202,7 +203,7 @@ typedef struct failing {
     int call;
     const char *name_end; /* NULL = whatever the name */
     int error;
-    int skip; /* let this many go first */
+    int skip; /* let this many pass first */
     int failed;
 } failing_t;
 

@@ -1,7 +1,8 @@
-/* Calls of a group's member that step_kill.c kills at every instruction, and what has to be true of what is left.
+/* Calls of a group's member that step_kill.c kills at every instruction, and checks of what is left.
  *
- * A kill: what was acknowledged is not delivered again, everything else is, once. A power cut, which leaves the words of
- * another boot: everything that was not acknowledged is delivered. The call under way counts as either. */
+ * After a kill, acknowledged messages are not delivered again, and every other message is delivered once. After a
+ * power cut, which leaves the words of another boot, every message that was not acknowledged is delivered. The call
+ * under way may count or not. */
 #ifndef AC_TEST_STEP_GROUP_H
 #define AC_TEST_STEP_GROUP_H
 
@@ -85,7 +86,7 @@ static void group_left(void) {
 
 static void group_dies_beside(void) {
     group_join();
-    group_take(2); /* 0 and 1: the member beside it was first, and had none */
+    group_take(2); /* 0 and 1: the other member came first and had none */
 }
 
 static void group_beside(void) {
@@ -107,7 +108,7 @@ static void act_group_take(void) {
     group_take(2);
 }
 
-/* Out of order, so that the mark moves over several at once; and the position is stored. */
+/* Out of order, so that the mark moves over several messages at once and the position is stored. */
 static void act_group_ack(void) {
     group_ack(1);
     group_ack(2);
@@ -131,7 +132,7 @@ static void act_group_extend(void) {
     group_ack(0);
 }
 
-/* What the member beside had, which is gone. */
+/* The messages of the other member, which is gone. */
 static void act_group_take_back(void) {
     member.group->checked_tick = 0;
     group_take(3);
@@ -146,7 +147,7 @@ static void act_group_leave(void) {
 
 /* ---- in the parent ---- */
 
-/* The state of a group belongs to one file in one boot; what is checked is a copy of it. */
+/* The state of a group belongs to one file in one boot; this makes a copy valid. */
 static void move_group(int fd, int reboots) {
     ac_group_header_t header;
     struct stat info;
@@ -168,7 +169,7 @@ static void reboot_group(const char *at) {
     close(fd);
 }
 
-/* Everything that a new member is given, one bit per message; *again = one came twice, or was not the message. */
+/* All messages that a new member gets, one bit per message; *again = a message came twice or was wrong. */
 static uint64_t take_all(member_t *self, int *again, ac_error_t *err) {
     ac_message_t message;
     ac_reader_t *from;

@@ -3,15 +3,15 @@
  *     step_kill steps SCENARIO ROOT SALT STRIDE PHASE KEEP
  *     step_kill kill  SCENARIO ROOT SALT INSTRUCTION
  *
- * The scenario runs in a traced child, one instruction at a time. What a kill leaves is the content of
- * the files, since mapped memory and file are the same pages; so instead of killing, which would mean
- * starting over for every instruction, the files are copied whenever they or the ledger have changed,
- * and the copy is recovered and checked as if the child had died there. Instructions that change
- * neither leave the same state as the one before. Every STRIDE-th state is checked, beginning with
- * PHASE, and every KEEP-th of those stays in ROOT/kept for an oracle of another making.
+ * The scenario runs in a traced child, one instruction at a time. A kill leaves the content of the files,
+ * since mapped memory and file are the same pages. Killing would mean starting over for every instruction.
+ * Instead, the files are copied whenever they or the ledger have changed, and the copy is recovered and
+ * checked as if the child had died there. Instructions that change neither leave the same state as the one
+ * before. Every STRIDE-th state is checked, beginning with PHASE, and every KEEP-th of those stays in
+ * ROOT/kept for an independent oracle.
  *
- * `kill` is the proof that this is the same thing: it really kills after this many instructions, compares
- * the files with what they were just before, and recovers them in place. */
+ * `kill` verifies this shortcut: it really kills after this many instructions, compares the files with
+ * their content just before, and recovers them in place. */
 #include "control.h"
 #include "ledger.h"
 #include "segment.h"
@@ -66,7 +66,7 @@ static void open_writer(void) {
     ac_error_t err;
     ac_writer_defaults(&config);
     config.segment_size = SEGMENT_SIZE;
-    config.inline_housekeeping = 1; /* one thread, so that every instruction is stepped over */
+    config.inline_housekeeping = 1; /* one thread, so that every instruction is stepped */
     config.reader_ttl_ns = 3600ull * 1000000000u;
     must(ac_writer_open(live, &config, &writer, &err), &err);
 }
@@ -126,7 +126,7 @@ static void act_abort(void) {
     ac_writer_abort(writer);
 }
 
-/* Up to the point where the next record does not fit. */
+/* Appends until the next record does not fit. */
 static void prepare_full(void) {
     ac_writer_stats_t stats;
     open_writer();
@@ -190,7 +190,7 @@ static void act_open(void) {
 
 static void prepare_nothing(void) {}
 
-/* A writer that dies: `dying` goes on where prepare_some or the like ends. */
+/* A writer that dies: `dying` continues after prepare_some or a similar function. */
 static void in_dying_process(void (*dying)(void)) {
     int status;
     pid_t pid = fork();
@@ -210,8 +210,8 @@ static void prepare_unfinished(void) {
     in_dying_process(die_in_reservation);
 }
 
-/* Flips a bit in the payload or header of the last record of segment 0 that has the given seq, and takes
- * back what cannot be there any more. */
+/* Flips a bit in the payload or header of the last record of segment 0 with the given seq, and removes what
+ * can no longer be there. */
 static void tear(uint64_t seq) {
     char path[1200];
     uint8_t content[SEGMENT_SIZE];
@@ -238,7 +238,7 @@ static void die_with_segments(void) {
     append(PREPARED);
 }
 
-/* The segments after the torn record lie after the end, too. Without index.meta nothing is durable. */
+/* The segments after the torn record are after the end, too. Without index.meta nothing is durable. */
 static void prepare_torn_segments(void) {
     char path[1200];
     in_dying_process(die_with_segments);
@@ -389,8 +389,8 @@ static int names_changed(void) {
     return changed;
 }
 
-/* 1 = something is different from the last time. Names and sizes come first: a map that is longer than
- * its file must not be looked at. */
+/* 1 = something has changed since the last call. Names and sizes come first: a map that is longer than its
+ * file must not be read. */
 static int state_changed(void) {
     int changed = 0;
     if (names_changed() || file_count == 0) {
@@ -467,7 +467,7 @@ static void violated(const char *at, const char *what, const ac_error_t *err) {
            err->detail);
     char bad[1200];
     snprintf(bad, sizeof bad, "%s-bad", copy);
-    write_copy(bad); /* as it was before anybody recovered it */
+    write_copy(bad); /* as before any recovery */
     printf("the state is kept in %s\n", bad);
     fflush(stdout);
     _exit(1);
@@ -477,7 +477,7 @@ static int promised(uint64_t next_seq) {
     return next_seq == ledger_seen.acknowledged || next_seq == ledger_seen.attempted;
 }
 
-/* A reader that stands at the end before anybody recovers the queue; NULL if there is none yet. */
+/* A reader at the end of the queue before its recovery; NULL if there is no queue yet. */
 static ac_reader_t *follow(const char *at) {
     ac_reader_config_t config;
     ac_reader_t *follower = NULL;
@@ -489,7 +489,7 @@ static ac_reader_t *follow(const char *at) {
     return follower;
 }
 
-/* It goes on with what the next writer appends. */
+/* The reader continues with what the next writer appends. */
 static void check_follower(const char *at, ac_reader_t *follower, ac_writer_t *recovered,
                            uint64_t next_seq) {
     ac_error_t err = {0};
@@ -502,8 +502,8 @@ static void check_follower(const char *at, ac_reader_t *follower, ac_writer_t *r
     REQUIRE(found.messages == 1 && found.first_seq == next_seq);
 }
 
-/* Recovers the queue at the given place and checks everything that is known about it; with a message more, if
- * nobody else is going to look at it. */
+/* Recovers the queue at the given place and checks everything that is known about it; appends one message
+ * more, unless an oracle checks the queue later. */
 static void check(const char *at, int more) {
     ac_error_t err;
     ac_writer_config_t config;
@@ -559,7 +559,7 @@ static void check_group(const char *at, int after_power_cut) {
 
 /* ---- stepping ---- */
 
-/* 1 = one instruction further, 0 = the scenario is through. */
+/* 1 = one instruction further, 0 = the scenario has ended. */
 static int step(pid_t pid) {
     static long signal_to_deliver;
     int status;
@@ -579,7 +579,7 @@ static void wait_until_prepared(pid_t pid) {
     int status;
     while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
         if (WSTOPSIG(status) == SIGSTOP) {
-            /* Nobody must stay behind, stopped, if this process ends early. */
+            /* No stopped child may be left behind if this process ends early. */
             if (ptrace(PTRACE_SETOPTIONS, pid, NULL, (void *)PTRACE_O_EXITKILL) < 0) break;
             return;
         }
@@ -661,7 +661,7 @@ int main(int count, char **arguments) {
     make_directory(live);
     make_directory(kept);
     salt = strtoull(arguments[4], NULL, 10);
-    ac_checksum("", 0); /* its tables are made once: not worth stepping through */
+    ac_checksum("", 0); /* its tables are made once: no need to step through that */
     ledger = ledger_new();
     events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (!ledger || events < 0) die("ledger");

@@ -1,4 +1,4 @@
-/* The judge of the kill loop on files that lie: each rule of beside.h is broken once. */
+/* The checks of the kill loop on wrong files: each rule of beside.h is broken once. */
 #include "beside.h"
 #include "check.h"
 
@@ -50,7 +50,7 @@ static void read_and_commit(void) {
     ac_reader_free(reader);
 }
 
-/* A queue that was closed, and what is known about it. */
+/* A closed queue, and what is known about it. */
 static void set_scene(void) {
     walk_t walk;
     append_all();
@@ -178,7 +178,7 @@ TEST(the_judge_should_see_every_lie_of_a_position) {
 TEST(the_judge_should_see_every_lie_of_index_meta) {
     set_scene();
     uint8_t *at = scene.now.durable.bytes;
-    scene.ledger.closed = 0; /* the mark of the close would tell, too */
+    scene.ledger.closed = 0; /* the mark of the close would show it, too */
     scene.now.control.bytes[CONTROL_CLEAN_CHECKSUM] ^= 1;
     scene.before = scene.now;
     add(at + 8, 64);

@@ -18,7 +18,7 @@ static void write_queue(void) {
     close_writer(writer);
 }
 
-/* Columns with nothing after them, so that the sanitizer sees a step too far. */
+/* Columns with nothing after them, so that the sanitizer detects an overrun. */
 static ac_columns_t *columns_new(uint64_t rows, uint64_t bytes) {
     ac_columns_t *columns = calloc(1, sizeof *columns);
     columns->rows_max = rows;
@@ -136,7 +136,7 @@ TEST(trouble_is_told_after_the_rows_before_it) {
     columns->rows = columns->payload_bytes = columns->messages = 0;
     CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_E_CORRUPT);
     CHECK_EQUAL(err.offset, offset);
-    /* Without the payload nobody looks at it. */
+    /* Without the payload column, the payload is not read. */
     uint8_t *payload = columns->payload;
     columns->payload = NULL;
     CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_FILL_END);
@@ -163,7 +163,8 @@ static void want(uint8_t *types, uint16_t type_id) {
     types[type_id / 8] |= (uint8_t)(1u << type_id % 8);
 }
 
-/* Where the payload of a message is in its file; the reader is then at the first message again. */
+/* Returns where the payload of a message is in its file; afterwards the reader is at the first message
+ * again. */
 static uint64_t payload_at(ac_reader_t *reader, uint64_t seq) {
     ac_message_t message;
     do
@@ -299,7 +300,7 @@ TEST(rows_of_a_file_that_is_cut_meanwhile_count_as_unread) {
     CHECK_EQUAL(columns->rows, 0);
     CHECK_EQUAL(reader->segment, segment);
     CHECK_EQUAL(reader->offset, offset);
-    int rc; /* those before the cut are still to be had one by one */
+    int rc; /* those before the cut can still be read one by one */
     for (; (rc = ac_reader_next(reader, &message, &err)) == 1; seq++)
         CHECK_EQUAL(message.seq, seq);
     CHECK_EQUAL(rc, AC_E_GONE);

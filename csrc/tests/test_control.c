@@ -100,7 +100,7 @@ TEST(wrong_blocks_are_told_apart) {
     }
     poke(dir.path, "control.meta", 8, &unfinished, 4);
     CHECK_FAILS(ac_control_open(&dir, fd, 0, 1, &map, &err), err, AC_E_CORRUPT);
-    uint64_t waited_until = ac_os_monotonic_ns(); /* once, as for somebody who is at it */
+    uint64_t waited_until = ac_os_monotonic_ns(); /* once, as if another process completed it */
     CHECK_FAILS(ac_control_open(&dir, fd, 0, 1, &map, &err), err, AC_E_CORRUPT);
     CHECK(ac_os_monotonic_ns() - waited_until < 900000000u);
     poke(dir.path, "control.meta", 8, &ready, 4);
@@ -114,7 +114,7 @@ static struct {
     uint32_t stop;
 } seqlock;
 
-/* Segment and offset always satisfy offset = 64 + 64 * segment, unless they were read half-way. */
+/* Always offset = 64 + 64 * segment, unless a read was torn. */
 static void *move(void *unused) {
     (void)unused;
     for (uint32_t segment = 0; !ac_load_relaxed_u32(&seqlock.stop); segment++)

@@ -13,7 +13,7 @@ static cq4_file_t written;
 static uint64_t offsets[MESSAGES + 1];
 static ac_cq4_cycle_t cycle;
 
-/* The index count and spacing of the file may be others than those of the roll cycle. */
+/* The index count and spacing of the file may differ from those of the roll cycle. */
 static void create(uint32_t count, uint32_t spacing, int is_old) {
     ac_cq4_roll_t roll = cq4_known_roll("TEST_DAILY");
     roll.index_count = count;
@@ -84,7 +84,7 @@ TEST(seeking_does_not_read_the_file_from_its_start) {
     create(32, 4, 0);
     append(MESSAGES);
     open_cycle();
-    memset(written.out.base + offsets[10], 0xFF, 400); /* no walk gets over this */
+    memset(written.out.base + offsets[10], 0xFF, 400); /* no walk can pass this */
     ac_cq4_place_t place = ac_cq4_cycle_find(&cycle, 301);
     CHECK_EQUAL(place.kind, AC_CQ4_DATA);
     CHECK_EQUAL(place.offset, offsets[301]);

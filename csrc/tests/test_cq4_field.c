@@ -4,12 +4,12 @@
 
 static const char *wrong;
 
-/* The time in nanoseconds, or 0 and what is wrong. */
+/* Returns the time in nanoseconds, or 0 and the error. */
 static uint64_t time_of(const char *field_name, uint64_t unit_ns, const char *bytes,
                         size_t length) {
     ac_cq4_field_t field = {.unit_ns = unit_ns};
     uint64_t found = 0;
-    uint8_t *copy = malloc(length ? length : 1); /* so that a byte too far is noticed */
+    uint8_t *copy = malloc(length ? length : 1); /* so that an overrun is detected */
     CHECK(ac_cq4_field_name(&field, field_name) == NULL);
     memcpy(copy, bytes, length);
     wrong = ac_cq4_field_time(&field, copy, (uint32_t)length, &found);

@@ -1,6 +1,6 @@
-/* Processes that append to a Java queue are killed: in an append, at every system call of a roll, and at any time. What
- * every instruction leaves is in test_cq4_steps.c. Whoever comes next goes on, what was acknowledged is there, and what
- * was not is there as a whole or not at all. */
+/* Processes that append to a Java queue are killed: in an append, at every system call of a roll, and at any time.
+ * test_cq4_steps.c covers every instruction. The next writer continues; every acknowledged message is there, and every
+ * other one is there as a whole or not at all. */
 #include "java_queue.h"
 
 #include <sys/mman.h>
@@ -27,8 +27,8 @@ static void put_noted(ac_cq4_writer_t *writer, int who) {
     ac_store_release_u64(&ledger->acknowledged[who], number + 1);
 }
 
-/* Everything acknowledged is there, and nothing that was never written; then the count may differ by the attempts that
- * were cut short. */
+/* Checks that every acknowledged message is there, and nothing that was never written; the count may differ by the
+ * attempts that were cut short. */
 static void check_ledger(void) {
     inventory_t seen = read_everything();
     for (int who = 0; who < WRITERS_MAX; who++) {
@@ -39,14 +39,15 @@ static void check_ledger(void) {
 
 /* ---- in a call ---- */
 
-/* Of a sanitizer most instructions are its own. Odd, so that loops are not always left at the same place. */
+/* With a sanitizer, most instructions are its own. Odd, so that loops are not always left at the same
+ * place. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 97 };
 #else
 enum { STRIDE = 3 };
 #endif
 
-/* What a child does until it is killed: some messages, then the call that is stepped through. */
+/* The work of a child until it is killed: some messages, then the call that is stepped through. */
 typedef struct scenario {
     const char *roll_cycle;
     int64_t later; /* ms that the clock goes on before the call */
@@ -88,7 +89,7 @@ static int is_stopped(int status) {
     return WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP;
 }
 
-/* Kills it after this many instructions. 0 = it was done before. */
+/* Kills the child after this many instructions. 0 = the call had ended before. */
 static int kill_after(const scenario_t *scenario, uint64_t instructions) {
     int status, ended = 0;
     pid_t child = fork();
@@ -116,7 +117,7 @@ static int kill_at(scenario_t *scenario, uint64_t call) {
     return WIFSIGNALED(status);
 }
 
-/* Somebody goes on where another was killed. */
+/* Another writer continues where one was killed. */
 static void go_on(const char *roll_cycle, int messages) {
     ac_cq4_writer_t *writer = open_java(roll_cycle);
     for (int i = 0; i < messages; i++)

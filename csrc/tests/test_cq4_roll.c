@@ -14,8 +14,8 @@ static const char *name_of(const ac_cq4_roll_t *roll, uint32_t cycle) {
     return ac_cq4_roll_file_name(roll, cycle, name) == AC_OK ? name : "";
 }
 
-/* What Java prints about each of its roll cycles, and about files of all of them under several epochs. The Makefile
- * runs tests in the root of the tree. */
+/* Java's output about each of its roll cycles, and about files of all of them under several epochs. The Makefile runs
+ * tests in the root of the tree. */
 TEST(cycles_and_names_are_those_of_java) {
     FILE *file = fopen("tests/data/cq4/roll-cycles.txt", "r");
     char line[256], name[64], format[64], expected[64];

@@ -1,8 +1,8 @@
 /* A process that appends to a Java queue is stepped through a call, instruction by instruction. Whenever a file has
- * changed, a kill at this moment would leave just these files: so they are copied, and somebody goes on with the copy.
- * This covers every instruction, since those in between leave the same files.
+ * changed, a kill at this moment would leave exactly these files. So they are copied, and another process continues
+ * with the copy. This covers every instruction, since those in between leave the same files.
  *
- * AIOCHRONICLE_KEEP_STATES names a directory for the copies, where a JVM can go on with them: see
+ * AIOCHRONICLE_KEEP_STATES names a directory for the copies, where a JVM can continue with them: see
  * tests/interop/test_steps.py. */
 #include "java_queue.h"
 
@@ -31,7 +31,7 @@ static void put_noted(ac_cq4_writer_t *writer) {
 
 typedef struct scenario {
     const char *name, *roll_cycle;
-    int before;    /* messages that are there already; none: there is no queue */
+    int before;    /* messages that exist already; none: no queue */
     int64_t later; /* ms that the clock goes on before the call */
 } scenario_t;
 
@@ -53,7 +53,7 @@ static void run(const scenario_t *scenario) {
 
 /* ---- the files ---- */
 
-/* What is compared and copied of each; that there is nothing else in them is checked at the end. */
+/* How much of each is compared and copied; a check at the end shows that nothing else is in them. */
 enum { WINDOW = 16384, FILES_MAX = 16, NAME_SIZE = 256 };
 
 typedef struct file {
@@ -85,7 +85,7 @@ static void forget_files(void) {
     file_count = 0;
 }
 
-/* Those of the directory itself: below it, .aiochronicle has what wakes our own readers. */
+/* The files of the directory itself: .aiochronicle below it has the files that wake our own readers. */
 static void scan_files(const char *path) {
     struct stat info;
     struct dirent *entry;
@@ -124,7 +124,7 @@ static int contents_changed(void) {
     return changed;
 }
 
-/* After a system call, which may have made, removed, renamed or cut something. */
+/* Called after a system call, which may have created, removed, renamed or cut a file. */
 static int names_changed(const char *path) {
     static file_t before[FILES_MAX];
     size_t count = file_count;
@@ -138,7 +138,8 @@ static int names_changed(const char *path) {
     return 0;
 }
 
-/* The files as the child has left them, had it been killed: its pid is that of a process that is gone. */
+/* The files that the child would leave if it were killed now: its pid becomes that of a process that is
+ * gone. */
 static void write_copy(const char *to, pid_t child, pid_t gone) {
     CHECK_EQUAL(mkdir(to, 0700), 0);
     for (size_t i = 0; i < file_count; i++) {
@@ -182,7 +183,7 @@ static void check_promises(const scenario_t *scenario, uint64_t after) {
     CHECK_EQUAL(seen.count[AFTER], after);
 }
 
-/* Somebody reads, another appends, in the same cycle and then in a later one. */
+/* One process reads, another appends, in the same cycle and then in a later one. */
 static void go_on(const scenario_t *scenario) {
     int64_t start = set_ms;
     queue_name = "copy";
@@ -273,7 +274,7 @@ static void step_through(const scenario_t *scenario) {
     munmap(ledger, sizeof *ledger);
 }
 
-/* Of a sanitizer most instructions are its own. */
+/* With a sanitizer, most instructions are its own. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TEST_STEPS(name) TEST_WHERE(name, 0)
 #else

@@ -43,7 +43,7 @@ TEST(the_header_gives_the_roll_and_keys_give_addresses) {
     CHECK_EQUAL(*value, 77);
     CHECK_EQUAL(ac_cq4_table_find(&table, "index.", &value), 0);
     CHECK_EQUAL(ac_cq4_table_find(&table, "index.M\xFCllers", &value), 0);
-    /* One that comes later is found in the same mapping. */
+    /* An entry added later is found in the same mapping. */
     cq4_add_key(&written.out, "index.late", 9);
     CHECK_EQUAL(ac_cq4_table_find(&table, "index.late", &value), 1);
     CHECK_EQUAL(*value, 9);
@@ -74,7 +74,7 @@ TEST(a_table_that_is_being_created_is_not_there_yet) {
     CHECK_FAILS(ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 0, &table, &err), err,
                 AC_E_NOT_FOUND);
     CHECK_EQUAL(err.sys_errno, EAGAIN);
-    busy = 0xDEADBEEF; /* this no JVM writes */
+    busy = 0xDEADBEEF; /* no JVM writes this */
     memcpy(written.out.base, &busy, 4);
     CHECK_FAILS(ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 0, &table, &err), err,
                 AC_E_CORRUPT);
@@ -100,7 +100,7 @@ TEST(another_file_is_refused_with_its_path) {
     ac_os_close(dir_fd);
 }
 
-/* Whatever a byte of it becomes: an error, or values inside the mapping. */
+/* After any change of one byte: an error, or values inside the mapping. */
 TEST(any_damage_is_an_error_or_harmless) {
     ac_cq4_table_t table;
     uint64_t *value;
@@ -164,7 +164,7 @@ static uint64_t value_of(const ac_cq4_table_t *table, const char *key) {
 TEST(a_created_table_is_that_of_java_5_26) {
     ac_cq4_table_t table;
     uint64_t *value;
-    /* Records of 5.24 to 5.26 for FAST_DAILY, as JVMs lay them. */
+    /* Records of 5.24 to 5.26 for FAST_DAILY, as JVMs write them. */
     static const struct {
         const char *key;
         uint64_t at, value;
@@ -191,7 +191,7 @@ TEST(a_created_table_is_that_of_java_5_26) {
     CHECK(strcmp(table.roll.format, roll.format) == 0);
     CHECK_EQUAL(table.roll.length_ms, 86400000);
     ac_cq4_table_close(&table);
-    /* A second one leaves the first as it is, and nothing is left over. */
+    /* A second creation does not change the first, and leaves no temporary file. */
     ac_cq4_roll_t other = cq4_known_roll("HOURLY");
     CHECK_OK(ac_cq4_table_create(&dir, dir_fd, &other, &err), err);
     CHECK_OK(ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 1, &table, &err), err);
@@ -285,7 +285,7 @@ TEST(processes_and_threads_add_keys_at_the_same_time) {
         CHECK_OK(ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 1, &own, &err), err);
         for (int i = 0; i < KEYS; i++) {
             char key[32];
-            /* Half of them are everybody's. */
+            /* Half of them are open to all users. */
             snprintf(key, sizeof key, "index.%d", i % 2 ? i : process * KEYS + i);
             CHECK_OK(
                 ac_cq4_table_add(&own, &dir, key, (uint64_t)i, AC_CQ4_KEY_TIMEOUT_NS, &value, &err),

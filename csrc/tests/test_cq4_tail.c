@@ -64,7 +64,7 @@ static void expect_nothing(void) {
     CHECK_EQUAL(rc, 0);
 }
 
-/* Until the reader looks again at what costs more than a look at memory. */
+/* Waits until the reader repeats the checks that cost more than a read of memory. */
 static void expect_soon(uint32_t cycle, uint64_t seq) {
     uint64_t deadline_ns = ac_os_monotonic_ns() + 30000000000ull;
     int rc;
@@ -172,17 +172,17 @@ TEST(without_end_mark_it_waits_for_a_live_holder_of_the_lock_and_for_no_dead_one
         expect_nothing();
         ac_os_sleep_ns(1000000);
     }
-    append(&file, FIRST_CYCLE, 1); /* what it held the lock for */
+    append(&file, FIRST_CYCLE, 1); /* what it took the lock for */
     expect(FIRST_CYCLE, 1);
     expect_nothing();
     kill(child, SIGKILL);
-    expect_soon(FIRST_CYCLE + 1, 0); /* a zombie appends nothing, either */
+    expect_soon(FIRST_CYCLE + 1, 0); /* a zombie appends nothing either */
     waitpid(child, NULL, 0);
     cq4_close_file(&next.out);
     finish(&file);
 }
 
-/* Runs when the reader, having found nothing, lists the directory. */
+/* Runs when the reader has found nothing and lists the directory. */
 static int append_meanwhile(void *context, int call, const char *name, int fd, uint64_t offset,
                             uint64_t length) {
     (void)name;
@@ -293,13 +293,13 @@ TEST(a_queue_of_4_x_has_its_roll_in_its_files_and_is_busy_while_written) {
     CHECK_EQUAL(tail.offset, at);
     append(&file, 100, 1);
     expect(100, 200);
-    /* One whose writer was killed: the reader goes on when Java would, and not before. */
+    /* A file whose writer was killed: the reader moves on when Java would, and not before. */
     cq4_store_header(&file.out, file.out.at, AC_CQ4_NOT_COMPLETE);
     cq4_file_t next = cq4_create_cycle(path, &roll, 101, SIZE, 1);
     append(&next, 101, 1);
     for (int i = 0; i < 2; i++) {
         expect_nothing();
-        tail.look_again_ns = 0; /* it has reason to look at the directory */
+        tail.look_again_ns = 0; /* a reason to list the directory */
         tail.busy_since_ns -= 3000000000ull;
     }
     tail.busy_since_ns -= 10000000000ull;
@@ -361,7 +361,7 @@ TEST(seeking_by_index_first_last_and_position) {
                 AC_E_POSITION_LOST);
     CHECK_EQUAL(err.first_segment, FIRST_CYCLE + 5);
     CHECK_EQUAL(err.wanted_segment, FIRST_CYCLE + 2);
-    expect(FIRST_CYCLE, 1); /* it has stayed where it was */
+    expect(FIRST_CYCLE, 1); /* its position is unchanged */
     CHECK_OK(ac_cq4_tail_seek_position(&tail, err.first_segment, err.first_offset, &err), err);
     expect(FIRST_CYCLE + 5, 0);
     cq4_close_file(&early.out);
@@ -509,7 +509,7 @@ TEST(a_roll_cycle_of_a_user_s_own_takes_the_shift_from_its_files) {
     finish(&file);
 }
 
-/* Another process appends, rolls, and leaves out an end mark now and then. */
+/* Another process appends, rolls, and sometimes leaves out an end mark. */
 static void write_live(uint64_t random, int cycles) {
     cq4_file_t file = create_cycle(FIRST_CYCLE);
     for (uint32_t cycle = FIRST_CYCLE;; cycle += 1 + check_random(&random) % 3) {
@@ -556,7 +556,7 @@ TEST(a_live_queue_is_followed_without_loss_over_rolls) {
     finish(NULL);
 }
 
-/* Whatever a few bytes of it become: errors, or messages inside the mapping, and an end. */
+/* After any change of a few bytes: errors, or messages inside the mapping, and an end. */
 TEST(any_damage_to_a_queue_ends_in_an_error_or_harmlessly) {
     uint64_t random = check_seed() | 1;
     create_queue("TEST2_DAILY");

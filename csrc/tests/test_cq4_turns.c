@@ -1,4 +1,4 @@
-/* Our writers on a Java queue leave JVMs their part. */
+/* Our writers on a Java queue leave JVMs their share. */
 #include "cq4_turns.h"
 
 #include "check.h"
@@ -21,7 +21,7 @@ static void begin(void) {
     ac_cq4_turns_enter(&other, seq);
 }
 
-/* One of ours appends, as often as that; it sees what others have appended before. */
+/* One of our writers appends this many times; it first sees what others have appended. */
 static void append(ac_cq4_turns_t *writer, uint64_t count) {
     for (uint64_t i = 0; i < count; i++, seq++) {
         uint64_t foreign = seq - writer->seen_seq - (writer->appended_ours - writer->seen_ours);
@@ -63,7 +63,7 @@ TEST(a_writer_that_is_not_alone_waits_a_little_and_not_for_long) {
     append(&turns, 1);
     CHECK(!ac_cq4_turns_is_free(&turns, 0));
     CHECK_EQUAL(pause_of(&turns), 0);
-    CHECK(ac_cq4_turns_is_free(&turns, 0)); /* for some appends; then it has to ask again */
+    CHECK(ac_cq4_turns_is_free(&turns, 0)); /* for some appends; then it must ask again */
     append(&turns, 31);
     CHECK(ac_cq4_turns_is_free(&turns, 0));
     append(&turns, 1);

@@ -62,11 +62,11 @@ TEST(each_of_several_writers_rings_every_reader) {
             CHECK_EQUAL(ac_reader_park(readers[i], &err), AC_PARKED);
         }
         CHECK_EQUAL(ac_cq4_wake_signal(&wake[writer]), 2);
-        CHECK_EQUAL(ac_cq4_wake_signal(&wake[writer]), 0); /* nobody sleeps any more */
+        CHECK_EQUAL(ac_cq4_wake_signal(&wake[writer]), 0); /* no reader sleeps any more */
         for (int i = 0; i < 2; i++)
             CHECK_EQUAL(ac_os_eventfd_wait(readers[i]->eventfd->fd, 1000000000), 1);
     }
-    /* The one who is left is still heard. */
+    /* The remaining reader is still woken. */
     ac_cq4_wake_close(&wake[1]);
     drain(readers[0]);
     CHECK(ac_reader_attended(readers[0]));

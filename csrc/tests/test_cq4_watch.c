@@ -1,4 +1,4 @@
-/* A thread looks at Java queues for readers that sleep, and wakes them. */
+/* A thread checks Java queues on behalf of sleeping readers, and wakes them. */
 #include "cq4_watch.h"
 
 #include "cq4_files.h"
@@ -26,7 +26,7 @@ static cq4_file_t create_queue(void) {
     return file;
 }
 
-/* Whether it is woken within this many milliseconds. */
+/* Returns whether the reader is woken within this many milliseconds. */
 static int is_rung(ac_reader_t *reader, uint64_t within_ms) {
     return ac_os_eventfd_wait(reader->eventfd->fd, within_ms * 1000000);
 }
@@ -56,7 +56,7 @@ TEST(every_sleeping_reader_is_rung_for_a_message) {
             park(readers[i]);
         cq4_append(&file, "x", 1);
         for (int i = 0; i < READERS; i++) {
-            CHECK(is_rung(readers[i], 900)); /* before the look of a second */
+            CHECK(is_rung(readers[i], 900)); /* before the check once a second */
             CHECK_EQUAL(ac_reader_next(readers[i], &message, &err), 1);
         }
     }
@@ -136,7 +136,7 @@ TEST(a_forked_child_watches_for_itself) {
 
 static uint32_t is_over;
 
-/* Opens, sleeps, is rung, goes on, is closed: with other threads that do the same. */
+/* Opens, sleeps, is woken, continues, closes: beside other threads that do the same. */
 static void *come_and_go(void *argument) {
     ac_message_t message;
     ac_error_t why;
@@ -164,7 +164,7 @@ enum {
 enum { CAN_FORK = 1 };
 #endif
 
-/* A child that was forked in the middle of it has the mutex of nobody. */
+/* A child that was forked during this must not inherit a locked mutex. */
 static int forked_child_is_rung(cq4_file_t *file) {
     int status = -1, ready[2];
     char byte;
@@ -203,7 +203,8 @@ TEST(threads_come_and_go_while_the_process_forks) {
     cq4_close_file(&file.out);
 }
 
-/* The thread is started by the first who sleeps: a child that is forked just then must be able to start its own. */
+/* The first reader that sleeps starts the thread: a child that is forked at that moment must be able to start its
+ * own. */
 static void *park_first(void *argument) {
     ac_error_t why;
     ac_reader_park(argument, &why);

@@ -71,7 +71,7 @@ TEST(an_empty_message_is_one_byte_of_padding) {
     ac_cq4_writer_free(writer);
 }
 
-/* Byte i of message n; the length is as odd as can be. */
+/* Byte i of message n; the length is odd. */
 static size_t large_length(uint64_t n) {
     return n % 3 == 2 ? AC_CQ4_PAYLOAD_MAX : AC_CQ4_PAYLOAD_MAX - 5 * n - 1;
 }
@@ -180,7 +180,7 @@ TEST(a_clock_that_is_behind_creates_nothing) {
     behind = open_java(NULL);
     CHECK_FAILS(try_put(behind, 2, 0), err, AC_E_TIMESTAMP);
     CHECK(access(cycle_path("TEST_SECONDLY", set_ms), F_OK) != 0);
-    /* When the clock is right again, all is well. */
+    /* When the clock is right again, appending works. */
     set_ms = start + 5500;
     put(writer, 1, 2);
     put(behind, 2, 1);
@@ -215,7 +215,8 @@ TEST(a_clock_that_is_behind_is_waited_for) {
     set_ms = start;
 }
 
-/* As a pretoucher does: the next file is there before its time. The present one has no end mark, and is appended to. */
+/* As a pretoucher does: the next file exists before its time. The present one has no end mark, and the writer appends
+ * to it. */
 TEST(a_cycle_created_ahead_of_time_does_not_end_the_present_one) {
     ac_cq4_roll_t roll = cq4_known_roll("TEST_SECONDLY");
     ac_cq4_writer_t *writer = open_java("TEST_SECONDLY"), *later;
@@ -258,7 +259,7 @@ TEST(missing_end_marks_are_written_when_a_queue_is_opened) {
     CHECK(!is_finished());
     ac_cq4_writer_t *writer = open_java(NULL);
     CHECK(is_finished());
-    /* The newest may still be written to by others. */
+    /* Other writers may still append to the newest. */
     ac_cq4_writer_stats_t stats;
     ac_cq4_writer_stats(writer, &stats);
     CHECK_EQUAL(stats.ends_written, 6);
@@ -271,7 +272,8 @@ TEST(missing_end_marks_are_written_when_a_queue_is_opened) {
     cq4_close_file(&table.out);
 }
 
-/* Killed between link and listing; then somebody who does not know of it goes on to a later cycle. */
+/* Killed between link and listing; then a writer that does not know of the file moves on to a later
+ * cycle. */
 TEST(a_file_that_was_never_listed_is_finished) {
     ac_cq4_roll_t roll = cq4_known_roll("TEST_SECONDLY");
     int64_t start = set_ms;
@@ -305,7 +307,7 @@ TEST(a_file_without_header_is_completed) {
         put(writer, 1, 2 * i);
         put(writer, 1, 2 * i + 1);
     }
-    /* One that is older than the first one to be entered. */
+    /* A message that is older than the first one to be indexed. */
     set_ms += 1000;
     close(open(cycle_path("TEST4_SECONDLY", set_ms), O_RDWR | O_CREAT, 0600));
     set_ms += 1000;
@@ -368,7 +370,7 @@ TEST(garbage_and_unfinished_headers_at_the_end_are_overwritten) {
     CHECK_EQUAL(pwrite(fd, "\x05\0\0\x80", 4, (off_t)offset), 4);
     other = open_java(NULL);
     put(other, 2, 0);
-    /* A message that was completed, and nothing after it was done. */
+    /* A completed message, killed before the next step. */
     ac_cq4_writer_position(other, &cycle, &offset);
     CHECK_EQUAL(pwrite(fd,
                        "\x03\0\0\0"
@@ -484,7 +486,7 @@ TEST(a_live_holder_is_named_and_a_zombie_lives) {
     ac_cq4_writer_free(writer);
 }
 
-/* A container that is started again gives its processes the same pids. */
+/* The processes of a restarted container get the same pids. */
 TEST(a_lock_with_our_own_pid_is_freed_in_the_end) {
     ac_cq4_writer_t *writer = open_java("TEST4_DAILY");
     uint64_t *lock = table_value(AC_CQ4_KEY_WRITE_LOCK);
@@ -598,7 +600,7 @@ TEST(several_are_appended_under_one_lock) {
     }
     CHECK(runs < 10);
     CHECK_EQUAL(read_everything().count[1], MANY);
-    /* No more than 64 KiB, an empty one is padding, and what is too large is left for the next. */
+    /* At most 64 KiB; an empty one is padding; what is too large is left for the next call. */
     ac_slice_t mixed[] = {
         {large, LARGE}, {large, 0}, {large, LARGE}, {large, AC_CQ4_PAYLOAD_MAX + 1}};
     CHECK(ac_cq4_writer_append_run(writer, mixed, 4, &run, &err) >= 0);
@@ -606,7 +608,7 @@ TEST(several_are_appended_under_one_lock) {
     CHECK(ac_cq4_writer_append_run(writer, &mixed[2], 2, &run, &err) >= 0);
     CHECK_EQUAL(run.messages, 1);
     CHECK_FAILS(ac_cq4_writer_append_run(writer, &mixed[3], 1, &run, &err), err, AC_E_TOO_LARGE);
-    /* With others there, a run is short. */
+    /* Beside other writers, a run is short. */
     ac_cq4_writer_t *other = open_java(NULL);
     CHECK(ac_cq4_writer_append_run(other, items, 1, &run, &err) >= 0);
     CHECK(ac_cq4_writer_append_run(writer, items, MANY, &run, &err) >= 0);
@@ -617,7 +619,7 @@ TEST(several_are_appended_under_one_lock) {
 
 /* ---- what goes wrong ---- */
 
-enum { LOOK_NS = 1050000000 }; /* a writer looks around once a second */
+enum { LOOK_NS = 1050000000 }; /* a writer checks its files once a second */
 
 TEST(a_file_of_an_old_cycle_may_be_removed) {
     ac_cq4_writer_t *writer = open_java("TEST_SECONDLY"), *other = open_java(NULL);
@@ -671,7 +673,7 @@ TEST(a_table_store_that_is_cut_is_noticed) {
     ac_cq4_writer_free(writer);
 }
 
-/* Within its page the rest of a cut file reads as zeros; and so it does after it was made long again. */
+/* Within its page the rest of a cut file reads as zeros; so does the file after it was extended again. */
 TEST(a_table_store_that_is_cut_within_a_page_is_damage_not_a_lock) {
     static const off_t lengths[] = {100, 300, 340};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -748,7 +750,7 @@ TEST(each_failing_system_call_is_an_error_or_harmless) {
 
 enum { STORED = 1000, BAD = 600 };
 
-/* Writes messages, closes, and gives where the bad one is in the file. */
+/* Writes messages, closes, and returns where the bad one is in the file. */
 static uint64_t fill(uint64_t *first) {
     static ac_cq4_tail_t tail;
     ac_cq4_writer_t *writer = open_java("TEST4_DAILY");
@@ -772,7 +774,7 @@ static void patch(uint64_t offset, const void *bytes, size_t length) {
 
 TEST(a_damaged_record_is_an_error_and_nothing_is_put_over_what_follows) {
     static ac_cq4_tail_t tail;
-    for (uint32_t header = 0; header < 32; header += 21) { /* none; one that leads astray */
+    for (uint32_t header = 0; header < 32; header += 21) { /* none; a wrong one */
         uint64_t first, read = 0;
         ac_message_t message;
         int rc;
@@ -853,7 +855,7 @@ TEST(a_flush_syncs_the_files_that_were_left_as_well) {
     set_ms = start;
 }
 
-/* The hook is called in the middle of a flush, where a sync would wait for the disk. */
+/* The hook is called during a flush, at the point where a sync would wait for the disk. */
 static int append_during_sync(void *context, int call, const char *path, int fd, uint64_t offset,
                               uint64_t length) {
     (void)path;

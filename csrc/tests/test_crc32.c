@@ -52,7 +52,7 @@ static void *allocate(size_t len) {
     return p;
 }
 
-/* The allocation ends where the data ends, so that ASan sees a read past either end. */
+/* The allocation ends where the data ends, so that ASan detects a read past either end. */
 static void check_one(size_t len, size_t alignment) {
     uint8_t *block = allocate(alignment + len);
     uint8_t *data = block + alignment;
@@ -113,7 +113,7 @@ static void test_copy(void) {
     }
 }
 
-/* Random data would hide a bit that is lost; one bit at each place shows it. */
+/* Random data would hide a lost bit; a single bit at each place shows it. */
 static void test_single_bits(void) {
     uint8_t data[300] = {0};
 

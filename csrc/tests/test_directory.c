@@ -1,4 +1,4 @@
-/* Files and directories that are not what they seem, or were somebody else's before. */
+/* Files and directories that are not what they seem, or belonged to another user before. */
 #include "directory.h"
 
 #include "check.h"
@@ -34,7 +34,7 @@ static int open_directory(ac_directory_t *dir, const char *path) {
     return fd;
 }
 
-/* What is refused was not changed before: whoever linked it there wants just that. */
+/* A refused file must be unchanged: an attacker who linked it there wants it changed. */
 TEST(a_file_that_is_refused_keeps_its_mode) {
     ac_directory_t dir;
     if (geteuid() != 0) return; /* directories of other users */
@@ -67,7 +67,7 @@ TEST(a_file_that_was_there_keeps_its_mode_and_a_new_one_gets_it) {
     ac_os_close(dir_fd);
 }
 
-/* Of a file that somebody else made, that one may hold an fd. */
+/* Another user who created a file may hold an fd of it. */
 TEST(a_new_file_is_new_whatever_has_its_name) {
     ac_directory_t dir;
     int dir_fd = open_directory(&dir, check_path("queue"));
@@ -140,7 +140,7 @@ TEST(an_expected_directory_is_looked_at_again_each_time) {
     CHECK_EQUAL(ac_directory_reopen(&linked), -ESTALE);
 }
 
-/* connect would follow a link, and talk to whoever listens there. */
+/* connect would follow a link, and talk to the process that listens there. */
 TEST(sockets_are_for_their_own_user_and_not_found_through_links) {
     ac_directory_t dir;
     int dir_fd = open_directory(&dir, check_path("wake"));
@@ -166,7 +166,7 @@ TEST(sockets_are_for_their_own_user_and_not_found_through_links) {
     ac_os_close(dir_fd);
 }
 
-/* ---- what another user does between two system calls ---- */
+/* ---- changes by another user between two system calls ---- */
 
 static int unlink_before_stat(void *context, int call, const char *path, int fd, uint64_t offset,
                               uint64_t length) {
@@ -175,7 +175,8 @@ static int unlink_before_stat(void *context, int call, const char *path, int fd,
     return 0;
 }
 
-/* A link to a file of ours, gone again before anybody counts the links: that file is not the queue's. */
+/* A link to a file of ours that is gone before the links are counted: the file does not belong to the
+ * queue. */
 TEST(a_link_that_is_removed_while_it_is_opened_is_noticed) {
     ac_directory_t dir;
     if (geteuid() != 0) return; /* directories of other users */
@@ -196,7 +197,7 @@ TEST(a_link_that_is_removed_while_it_is_opened_is_noticed) {
 
 static char swapped[3][1024];
 
-/* The directory above becomes a link to another one as soon as the new directory was made. */
+/* The parent becomes a link to another directory as soon as the new directory is created. */
 static int swap_after_mkdir(void *context, int call, const char *path, int fd, uint64_t offset,
                             uint64_t length) {
     int *made = context;
@@ -246,7 +247,7 @@ TEST(directories_are_made_whatever_the_form_of_the_path) {
     CHECK_FAILS(ac_directory_init(&dir, "no/such", 0600, 1, &err), err, AC_E_NOT_FOUND);
 }
 
-/* In a root that a group shares, by its setgid bit. */
+/* A root that a group shares, with the setgid bit. */
 TEST(a_new_directory_stays_setgid) {
     ac_directory_t dir;
     CHECK_EQUAL(mkdir(check_path("root"), 0770), 0);

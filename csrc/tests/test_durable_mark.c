@@ -1,5 +1,5 @@
-/* index.meta, the durable mark: it keeps recovery from cutting off what is damaged later, so it has to be on disk
- * itself. When it is synced, when that is left for later, and what happens if it cannot be. */
+/* index.meta, the durable mark: it keeps recovery from cutting off what is damaged later, so it must be on disk
+ * itself. Tests when it is synced, when its sync is put off, and what happens if the sync fails. */
 #include "log.h"
 #include "writer.h"
 
@@ -12,7 +12,7 @@ static ac_error_t err;
 static ac_writer_stats_t stats;
 static ac_log_entry_t entry;
 
-/* Which file an fd is, by the end of its name. */
+/* Returns whether an fd is of the file whose name ends like this. */
 static int is_file(int fd, const char *name_end) {
     char link[64], path[1400];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -23,7 +23,7 @@ static int is_file(int fd, const char *name_end) {
     return strcmp(path + (size_t)length - want, name_end) == 0;
 }
 
-/* The syncs of one file, and the errno that they fail with. Several threads may come here at once. */
+/* Counts the syncs of one file and fails them with an errno. Several threads may call this at once. */
 typedef struct watched {
     const char *name_end;
     int error;
@@ -51,7 +51,7 @@ static void watch(const char *name_end, int error) {
     ac_os_set_hook(watch_syncs, &watched);
 }
 
-/* How often it was synced since watch. */
+/* Returns how often the file was synced since watch. */
 static int seen(void) {
     ac_os_set_hook(NULL, NULL);
     return (int)watched.syncs;
@@ -76,11 +76,11 @@ TEST(opening_syncs_the_mark) {
     CHECK_EQUAL(mark_of(check_path("queue")).offset, AC_SEGMENT_DATA);
     watch("/index.meta", 0);
     CHECK_EQUAL(ac_writer_flush(writer, &err), 0);
-    CHECK_EQUAL(seen(), 0); /* nor is there anything to do in the background */
+    CHECK_EQUAL(seen(), 0); /* and there is no background work */
     append_numbered(writer, 3);
     copy_queue(check_path("queue"), check_path("killed"));
     close_writer(writer);
-    /* What recovery has made durable counts as that from now on. */
+    /* What recovery has made durable counts as durable from now on. */
     ac_writer_config_t config = small_queue(SEGMENT);
     watch("/index.meta", 0);
     writer = open_writer(check_path("killed"), &config);
@@ -170,7 +170,7 @@ static void open_several(ac_writer_t **writers, int flush_mode, int count) {
     }
 }
 
-/* One is synced directly, several at once through io_uring or by threads. */
+/* A single file is synced directly, several at once with io_uring or with threads. */
 TEST(a_flush_of_several_writers_syncs_the_mark_of_each) {
     ac_writer_t *writers[WRITERS];
     int64_t results[WRITERS];
@@ -259,7 +259,7 @@ TEST(a_mark_that_cannot_be_synced_when_a_segment_is_sealed_poisons_the_writer) {
     check_poisoned(writer);
 }
 
-/* ---- without anybody asking for it ---- */
+/* ---- without a flush ---- */
 
 static ac_writer_t *open_in_background(int flush_mode) {
     while (ac_log_next(&entry))
@@ -282,7 +282,7 @@ static void await(uint32_t *word, uint32_t least) {
 TEST(what_is_appended_in_async_mode_becomes_durable_though_nobody_flushes) {
     ac_writer_t *writer = open_in_background(AC_FLUSH_ASYNC);
     watch("/index.meta", 0);
-    append_numbered(writer, 1); /* one, or some might be synced before the others are appended */
+    append_numbered(writer, 1); /* a single record: several might be synced separately */
     await(&watched.syncs, 1);
     uint64_t deadline = ac_os_monotonic_ns() + 30000000000u;
     do {
@@ -295,8 +295,8 @@ TEST(what_is_appended_in_async_mode_becomes_durable_though_nobody_flushes) {
     close_writer(writer);
 }
 
-/* A record says itself that all before it was on disk. If it is the only one to be flushed, the mark need not be on
- * disk before the flush returns: there is nothing after it that could be cut off. */
+/* A record says itself that everything before it is on disk. If it is the only one to be flushed, the mark need not be
+ * on disk before the flush returns: nothing after it could be cut off. */
 TEST(a_flush_of_one_message_after_another_leaves_the_mark_for_later) {
     ac_writer_t *writer = open_by(AC_FLUSH_ASYNC);
     append_numbered(writer, 1);
@@ -313,7 +313,7 @@ TEST(a_flush_of_one_message_after_another_leaves_the_mark_for_later) {
         CHECK_EQUAL(mark_of(check_path("queue")).offset, stats.offset);
         CHECK_EQUAL(ac_writer_find_write_back(writer, 1), AC_WRITE_BACK_MARK);
     }
-    /* Asked again, it has nothing better to do. */
+    /* A second flush syncs it. */
     watch("/index.meta", 0);
     CHECK_EQUAL(ac_writer_flush(writer, &err), 5);
     CHECK_EQUAL(seen(), 1);
@@ -325,7 +325,7 @@ TEST(a_flush_of_one_message_after_another_leaves_the_mark_for_later) {
     close_writer(writer);
 }
 
-/* The power goes at once after the flush, with the mark of long ago on the disk, and an older record is damaged. */
+/* The power is cut right after the flush, with an old mark on the disk, and an older record is damaged. */
 TEST(messages_flushed_one_by_one_are_not_cut_off_with_a_damaged_one) {
     for (int damaged = 0; damaged < 5; damaged++) {
         uint8_t noise[8] = {0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee};

@@ -1,5 +1,5 @@
-/* The merge of several queues: its order, its heap through comings and goings, what idle sources are asked,
- * when strict order lets a message go, and what becomes of a source that fails. */
+/* The merge of several queues: its order, its heap as sources come and go, how idle sources are polled,
+ * when strict order releases a message, and what happens to a source that fails. */
 #include "fanin.h"
 #include "queue.h"
 
@@ -77,7 +77,8 @@ static int queue_in(const hall_t *hall, uint32_t slot) {
     return -1;
 }
 
-/* The queue that the next message comes from, -1 = there is none; each queue delivers all in order. */
+/* Returns the queue that the next message comes from, -1 = no message; each queue delivers all messages in
+ * order. */
 static int take(hall_t *hall, ac_message_t *message, int *late) {
     uint32_t slot;
     int rc = ac_fanin_next(hall->fanin, message, &slot, late, &err);
@@ -119,7 +120,7 @@ static int by_key(const void *a, const void *b) {
     return left->queue - right->queue;
 }
 
-/* Few different timestamps, so that most of them are equal somewhere. */
+/* Few different timestamps, so that most of them occur several times. */
 static void check_merge_against_sort(uint64_t *dice, int strict) {
     static sort_key_t keys[MESSAGES_MAX];
     hall_t hall;
@@ -132,7 +133,7 @@ static void check_merge_against_sort(uint64_t *dice, int strict) {
         append_at(&hall, queue, hall.last_ns[queue] + step);
         keys[i] = (sort_key_t){hall.last_ns[queue], queue};
     }
-    for (int i = 0; i < queues; i++) { /* closed queues hold strict order up no longer */
+    for (int i = 0; i < queues; i++) { /* strict order no longer waits for closed queues */
         close_writer(hall.writers[i]);
         hall.writers[i] = NULL;
     }
@@ -288,10 +289,10 @@ TEST(strict_order_waits_for_a_promise) {
     expect_nothing(&hall);
     CHECK_EQUAL(blocked_by(&hall), hall.ids[1]);
     CHECK_OK(ac_writer_heartbeat(hall.writers[1], 100, &err), err);
-    expect(&hall, 0, 100); /* one of source 1 at 100 would come after it */
+    expect(&hall, 0, 100); /* a message of source 1 at 100 would come after it */
     CHECK_EQUAL(blocked_by(&hall), -1);
     append_at(&hall, 1, 100);
-    expect_nothing(&hall); /* but one of source 0 at 100 before it … */
+    expect_nothing(&hall); /* but a message of source 0 at 100 before it … */
     append_at(&hall, 0, 101);
     expect(&hall, 1, 100);
     close_hall(&hall);
@@ -316,7 +317,7 @@ TEST(strict_order_does_not_wait_for_a_closed_queue_until_it_is_opened_again) {
     close_hall(&hall);
 }
 
-/* More idle sources than are looked at for every message. */
+/* More idle sources than are checked for every message. */
 TEST(strict_order_sees_each_of_many_closed_queues_that_is_opened_again) {
     enum { QUEUES = 20 };
     hall_t hall;
@@ -343,7 +344,7 @@ TEST(strict_order_sees_each_of_many_closed_queues_that_is_opened_again) {
     close_hall(&hall);
 }
 
-/* The reader may be closed by its owner, which unmaps what it had; the fan-in goes on relying on nothing. */
+/* The owner may close the reader, which unmaps its segments; the fan-in must not rely on them. */
 TEST(strict_order_outlives_readers_of_closed_queues) {
     enum { QUEUES = 20 };
     hall_t hall;
@@ -528,7 +529,7 @@ TEST(a_reader_of_a_closed_queue_may_be_closed_while_attached) {
     close_writer(hall.writers[1]);
     hall.writers[1] = NULL;
     append_at(&hall, 0, 100);
-    expect(&hall, 0, 100); /* it is known by now that nothing more comes from the other */
+    expect(&hall, 0, 100); /* by now the other source is known to be at its end */
     ac_reader_close(hall.readers[1]);
     append_at(&hall, 0, 200);
     CHECK_FAILS(ac_fanin_next(hall.fanin, &message, &slot, &late, &err), err, AC_E_CLOSED);
@@ -550,7 +551,7 @@ TEST(what_cannot_be_is_refused) {
     CHECK_FAILS(ac_fanin_commit(hall.fanin, 0, &err), err, AC_E_ARGUMENT);
     CHECK_OK(ac_fanin_attach(hall.fanin, twin, &slot, &id, &err), err);
     CHECK_EQUAL(slot, 0);
-    CHECK_EQUAL(id, 1); /* an id is not used again */
+    CHECK_EQUAL(id, 1); /* ids are not reused */
     ac_reader_t *closed = open_reader(queue_path(0), NULL, AC_START_FIRST);
     ac_reader_close(closed);
     CHECK_FAILS(ac_fanin_attach(hall.fanin, closed, &slot, &id, &err), err, AC_E_CLOSED);

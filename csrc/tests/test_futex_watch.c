@@ -31,7 +31,7 @@ static void make_foreign(void) {
     written = 0;
 }
 
-/* As chronicle-rs appends: the record, then notify_seq, then whoever waits. */
+/* As chronicle-rs appends: the record, then notify_seq, then a wake-up of waiting readers. */
 static void append_foreign(void) {
     ac_record_t record = {.commit_len = 4,
                           .version = AC_RECORD_VERSION,
@@ -74,7 +74,7 @@ TEST(a_writer_that_wakes_by_futex_has_the_eventfd_signalled) {
         CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
         CHECK_EQUAL(message.seq, i);
         CHECK_EQUAL(ac_reader_park(reader, &err), AC_POLL);
-        CHECK_EQUAL(ac_reader_park(reader, &err), AC_POLL); /* who looks again is counted once */
+        CHECK_EQUAL(ac_reader_park(reader, &err), AC_POLL); /* a second check counts once */
     }
     CHECK(!is_signalled(reader, 0));
     ac_reader_free(reader);
@@ -94,7 +94,7 @@ TEST(who_finds_a_message_is_not_counted_as_a_sleeper) {
     ac_map_release(control_map);
 }
 
-/* More than one system call takes. */
+/* More than one system call can take. */
 TEST(any_number_of_readers_is_signalled) {
     enum { READERS = 200 };
     ac_reader_t *readers[READERS];
@@ -122,7 +122,7 @@ TEST(a_count_that_its_writer_has_cleared_does_not_wrap) {
 
 TEST(a_reader_of_our_own_writers_queue_is_no_sleeper_on_a_futex) {
     ac_writer_config_t config = small_queue(SEGMENT);
-    config.inline_housekeeping = 0; /* else it signals nobody */
+    config.inline_housekeeping = 0; /* otherwise it signals no reader */
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_LAST);
     CHECK_OK(ac_reader_park(reader, &err), err);

@@ -47,7 +47,7 @@ static void leave(member_t *member) {
     ac_reader_free(member->again);
 }
 
-/* The next message's seq, or -1; *word is what settles it. */
+/* Returns the seq of the next message, or -1; *word settles it. */
 static int64_t take(member_t *member, uint64_t *word) {
     ac_message_t message;
     ac_error_t err;
@@ -80,7 +80,7 @@ static ac_group_info_t inspect(const char *path) {
     return info;
 }
 
-/* Which message the position of the group is at. */
+/* Returns the message at the position of the group. */
 static uint64_t committed(const char *path) {
     ac_reader_t *reader = open_reader(path, "work", AC_START_COMMITTED);
     ac_message_t message;
@@ -234,7 +234,8 @@ TEST(what_a_member_had_when_it_left_is_delivered_again) {
     leave(&d);
 }
 
-/* Members in processes of their own run one of the tests below in this program; in the parent that does nothing. */
+/* Members in processes of their own run one of the tests below in this program; in the parent these tests do
+ * nothing. */
 static pid_t start_member(const char *test, const char *path, int answers) {
     char fd[16];
     pid_t child = fork();
@@ -278,7 +279,7 @@ TEST(a_killed_member_is_noticed_long_before_its_lease_ends) {
     close(answers[0]);
 }
 
-/* Who has each message, and how often it was acknowledged: shared by all processes. */
+/* The holder of each message, and how often it was acknowledged: shared by all processes. */
 enum { KILL_MESSAGES = 200000, KILL_MEMBERS = 3 };
 
 typedef struct shares {
@@ -356,7 +357,7 @@ TEST(members_are_killed_anywhere_and_no_message_is_lost_or_has_two_owners) {
         CHECK_EQUAL(status, 0);
     }
     CHECK_EQUAL(inspect(path).low, appended);
-    /* One whose acknowledgement was the last thing its member did may not have been noted. */
+    /* If a member was killed right after an acknowledgement, its note may be missing. */
     uint64_t unnoted = 0;
     for (uint64_t i = 0; i < appended; i++) {
         CHECK(shares->acked[i] <= 1);
@@ -410,7 +411,7 @@ TEST(settings_must_agree_while_members_are_there) {
     CHECK(ac_group_ack(a.group, 2, words[2]));
     CHECK(ac_group_ack(a.group, 79, words[79]));
     leave(&a);
-    /* Alone it may choose again, and keeps what is done: a larger window, and a smaller one. */
+    /* A single member may choose the window again, larger or smaller, and keeps what is done. */
     config = settings();
     config.limit = 1000;
     b = join_with(path, config);
@@ -509,7 +510,7 @@ TEST(members_with_another_clock_are_refused_and_bad_state_is_not_believed) {
     a = join(path);
     CHECK_EQUAL(take(&a, &word), 1);
     leave(&a);
-    /* A mark that the queue has not come to. */
+    /* A mark beyond the end of the queue. */
     uint64_t mark = 1000;
     poke(path, "readers/work.group", offsetof(ac_group_header_t, low), &mark, sizeof mark);
     a = join(path);
@@ -567,7 +568,8 @@ TEST(messages_of_a_key_wait_for_each_other) {
     leave(&b);
 }
 
-/* ---- threads: each message exactly once while nobody dies, whatever is given back ---- */
+/* ---- threads: while no member dies, each message is acknowledged exactly once, whatever is given back
+ * ---- */
 
 enum { THREADS = 4, SHARED = 20000 };
 

@@ -84,7 +84,7 @@ static void leave(member_t *member) {
     ac_turns_free(member->turns);
 }
 
-/* The time of what is given, 0 = nothing. */
+/* Returns the time of the delivered message, 0 = none. */
 static uint64_t take(member_t *member, int queue, ac_message_t *message, uint64_t *word) {
     ac_reader_t *from;
     ac_error_t err;
@@ -227,7 +227,7 @@ TEST(threads_share_a_topic_and_each_key_keeps_its_order) {
     pthread_t threads[THREADS];
     uint64_t state = check_seed();
     make_topic();
-    member_t stays = join(QUEUES); /* so that nobody is ever alone, and starts over */
+    member_t stays = join(QUEUES); /* so that no member is ever alone, which would start over */
     done = 0;
     /* Message i has time i and key i mod KEYS: the first of a key comes KEYS after its `last`. */
     for (uint64_t key = 0; key < KEYS; key++)

@@ -68,7 +68,7 @@ TEST(tasks_that_are_due_at_one_moment_may_begin_together) {
         group[i].task.together = note_together;
         add(&group[i], AC_LANE_DISK);
     }
-    ac_housekeeper_nudge(&busy.task); /* meanwhile the others become due */
+    ac_housekeeper_nudge(&busy.task); /* the others become due while it runs */
     for (size_t i = 0; i < 300; i++)
         ac_housekeeper_nudge(&group[i].task);
     ac_housekeeper_nudge(&alone.task);
@@ -100,7 +100,7 @@ TEST(who_began_together_need_not_stay_for_the_turns_of_the_others) {
         ac_housekeeper_remove(&group[i].task);
     for (size_t i = 0; i < 20; i++)
         turns += group[i].turns;
-    CHECK(turns < 10); /* and not one for each before it is let go */
+    CHECK(turns < 10); /* and not once for each one before it is released */
 }
 
 TEST(a_nudge_during_a_turn_gives_another_one) {

@@ -1,5 +1,5 @@
-/* Which queue this is: kept by what is moved, a new one for what is copied, and refused to what shares its files.
- * And the epochs of its writers, which tell one life of it from the next. */
+/* The identity of a queue: a moved queue keeps it, a copy gets a new one, and a directory that shares the files is
+ * refused. Also the epochs of writers, which distinguish one life of a queue from the next. */
 #include "control.h"
 
 #include "queue.h"
@@ -14,13 +14,14 @@ static ac_writer_stats_t stats;
 uint64_t __real_ac_os_now_ns(void);
 uint64_t __wrap_ac_os_now_ns(void);
 
-static uint64_t set_ns; /* what the clock says; 0 = the truth */
+static uint64_t set_ns; /* the time of the clock; 0 = the real time */
 
 uint64_t __wrap_ac_os_now_ns(void) {
     return set_ns ? set_ns : __real_ac_os_now_ns();
 }
 
-/* Opens it for writing, appends `count`, and closes it; `report` and `stats` are of this writer. */
+/* Opens the queue for writing, appends `count` messages, and closes it; `report` and `stats` are of this
+ * writer. */
 static void write_some(const char *name, int count) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path(name), &config);
@@ -79,7 +80,7 @@ TEST(a_copy_gets_an_identity_of_its_own_when_it_is_written_to) {
         CHECK(!report.is_copy);
         CHECK(stats.queue_id == own);
         CHECK_EQUAL(stats.segment, 1);
-        /* The original knows nothing of it. */
+        /* The original is not affected. */
         ac_control_t after = control_of("queue");
         CHECK(memcmp(&original, &after, sizeof original) == 0);
         if (writer) {
@@ -96,7 +97,7 @@ TEST(a_copy_gets_an_identity_of_its_own_when_it_is_written_to) {
     }
 }
 
-/* There is no message in it that another queue could have named. */
+/* It has no message that another queue could have named. */
 TEST(a_copy_without_messages_goes_on_where_it_is) {
     write_some("queue", 0);
     uint64_t id = stats.queue_id;
@@ -167,7 +168,7 @@ TEST(a_reader_of_a_copy_that_was_not_repaired_does_not_go_by_its_index_meta) {
     CHECK_EQUAL(read_numbered(reader, 5), 8);
     ac_reader_free(reader);
     CHECK_EQUAL(count_numbered(check_path("copy")), 8);
-    /* In the original the same bytes are damage. */
+    /* In the original the same bytes count as damage. */
     nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
     copy_late_mark("original");
     forget_home(check_path("original"));
@@ -210,7 +211,7 @@ TEST(a_directory_that_shares_its_files_with_a_queue_is_not_opened_for_writing) {
     CHECK(stats.queue_id == id);
     CHECK(!report.is_copy);
     CHECK_EQUAL(count_numbered(check_path("queue")), 5);
-    /* Once the original is gone, it is a copy like others. */
+    /* Once the original is gone, it is an ordinary copy. */
     nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
     write_some("links", 1);
     CHECK(report.is_copy);
@@ -249,7 +250,7 @@ TEST(an_epoch_is_one_more_than_the_last_when_the_clock_went_back) {
     set_ns = 0;
 }
 
-/* Or no epoch would be left after it was put right. */
+/* Otherwise no epoch would be left after the clock is corrected. */
 TEST(a_clock_that_is_most_of_a_century_ahead_is_not_gone_by) {
     write_some("queue", 1);
     uint64_t last = stats.epoch;

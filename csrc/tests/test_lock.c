@@ -79,7 +79,7 @@ TEST(a_live_holder_is_named_and_a_dead_one_is_taken_over) {
     ac_os_close(fd);
 }
 
-/* The number of a dead process is given to another one: the text alone must not keep the lock. */
+/* Another process gets the pid of a dead one: the text alone must not keep the lock. */
 TEST(a_pid_in_the_file_is_not_the_lock) {
     int fd = open_directory();
     ac_ownership_t lock = {0};

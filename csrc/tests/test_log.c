@@ -53,7 +53,7 @@ static void *wait_for_entry(void *unused) {
     return unused;
 }
 
-/* Also if nothing was ever logged before the fork, while somebody waits. */
+/* Even if nothing was logged before the fork, while a thread waits. */
 TEST(a_forked_child_has_a_log_of_its_own) {
     pthread_t thread;
     CHECK_EQUAL(pthread_create(&thread, NULL, wait_for_entry, NULL), 0);

@@ -6,7 +6,7 @@ enum { FIELDS = 5, BYTES_MAX = 4096 };
 
 static const char *const NAMES[FIELDS] = {"flag", "size", "price", "symbol", "raw"};
 
-/* Columns of one row with nothing after them, so that the sanitizer sees a step too far. */
+/* Columns of one row with nothing after them, so that the sanitizer detects an overrun. */
 typedef struct table {
     ac_field_t fields[FIELDS];
 } table_t;
@@ -51,7 +51,7 @@ static int takes(table_t *table, const void *message, size_t length) {
     return taken;
 }
 
-/* A message with all fields, the last of which are as given: map, names, values. */
+/* A message with all fields; the last ones are given: map, names, values. */
 static size_t message_with(uint8_t *out, const char *size_value, size_t size_length) {
     uint8_t *at = out;
 #define PUT(text) (memcpy(at, text, sizeof(text) - 1), at += sizeof(text) - 1)
@@ -219,7 +219,7 @@ TEST(bytes_of_any_kind_stay_within_their_columns) {
     }
 }
 
-/* A list of structs that are arrays with a tag, a number and a text; room for this many of them, and nothing more. */
+/* A list of structs that are arrays with a tag, a number and a text; there is room for exactly this many of them. */
 typedef struct levels {
     ac_field_t list, item, parts[3];
 } levels_t;

@@ -43,13 +43,13 @@ TEST(an_interrupted_call_is_made_again) {
     ac_writer_t *writer = NULL;
     int rc = ac_writer_open(check_path("queue"), &config, &writer, &err);
     ac_os_set_hook(NULL, NULL);
-    /* Memory is not a system call: there it means failure. */
+    /* Memory is not a system call: there any answer means failure. */
     CHECK(rc == AC_OK || err.sys_errno == ENOMEM || err.sys_errno == EINTR);
     if (rc == AC_OK) ac_writer_free(writer);
     CHECK(seen[AC_CALL_OPEN] + seen[AC_CALL_ALLOC] > 0);
 }
 
-/* NFS, for one: the flag of the system call that keeps it from replacing is unknown there. */
+/* NFS, for example, does not know the flag that keeps the system call from replacing a file. */
 static int move_without_the_flag(int from_dir, const char *from, int to_dir, const char *to) {
     ac_injection_t once = {.call = AC_CALL_RENAME, .answer = EINVAL, .first = 1, .times = 1};
     ac_os_set_hook(ac_os_inject, &once);
@@ -71,7 +71,7 @@ TEST(a_file_system_without_moves_that_never_replace_is_moved_in_by_links) {
     peek(check_path("there"), "a", 0, kept, 3);
     CHECK(memcmp(kept, "old", 3) == 0 && exists(check_directory, "a"));
     CHECK_EQUAL(move_without_the_flag(here, "missing", there, "b"), -ENOENT);
-    /* A move that was killed between its two steps. */
+    /* The state of a move that was killed between its two steps. */
     CHECK_EQUAL(linkat(here, "a", there, "b", 0), 0);
     CHECK_EQUAL(move_without_the_flag(here, "a", there, "b"), 0);
     CHECK(!exists(check_directory, "a") && exists(check_path("there"), "b"));
@@ -119,7 +119,7 @@ TEST(reading_and_writing_are_whole) {
     close(fd);
 }
 
-/* A file system without FALLOC_FL_ZERO_RANGE gets the zeros written. */
+/* On a file system without FALLOC_FL_ZERO_RANGE, the zeros are written. */
 TEST(a_range_is_zeroed_with_or_without_the_file_systems_help) {
     for (int error = 0; error < 2; error++) {
         failing_t failing = {.call = AC_CALL_ZERO, .error = EOPNOTSUPP};
@@ -203,7 +203,7 @@ TEST(draining_never_waits_even_if_others_made_the_eventfd_blocking) {
     int fd = ac_os_eventfd();
     CHECK(fd >= 0);
     CHECK_EQUAL(fcntl(fd, F_SETFL, 0), 0);
-    alarm(5); /* what would end the wait */
+    alarm(5); /* this would end the wait */
     CHECK_EQUAL(ac_os_eventfd_wait(fd, 0), 0);
     alarm(0);
     CHECK_EQUAL(ac_os_eventfd_signal(fd), 0);

@@ -41,7 +41,7 @@ static int look_at_the_page_table(void *context, int call, const char *path, int
     return 0;
 }
 
-/* Taking the right to store from its pages one by one would interrupt the appender for each. */
+/* Write-protecting the pages one by one would interrupt the appender for each. */
 TEST(a_segment_left_behind_is_synced_outside_the_page_table) {
     ac_writer_config_t config = small_queue(SEGMENT);
     for (config.memlock = 0; config.memlock < 2; config.memlock++) {
@@ -72,7 +72,7 @@ TEST(much_that_is_flushed_is_synced_outside_the_page_table_too) {
         ac_os_set_hook(NULL, NULL);
         ac_writer_stats(writer, &stats);
         CHECK_EQUAL(stats.rolls, 0);
-        /* The pages ahead stay, and those of the header and of the last record; locked, all do. */
+        /* The pages ahead stay, and those of the header and of the last record; locked pages all stay. */
         long ahead_kib = (long)(writer->populated - writer->offset) / 1024;
         CHECK(mapped_while_synced_kib >= (config.memlock ? before_kib : ahead_kib));
         CHECK(config.memlock || mapped_while_synced_kib <= ahead_kib + 16);
@@ -88,7 +88,7 @@ static void *seal_one(void *context) {
     return NULL;
 }
 
-/* Whose pages come back into the page table was walked over, for the index. */
+/* The walk for the index brings the pages of a segment back into the page table. */
 TEST(the_walk_for_an_index_keeps_nobody_from_flushing) {
     pthread_t thread;
     ac_writer_config_t config = small_queue(SEGMENT);
@@ -119,7 +119,8 @@ static int note_longest_write(void *context, int call, const char *path, int fd,
     return 0;
 }
 
-/* Appends over several steps, with a flush behind each `every` records; the longest write that filled pages. */
+/* Appends over several steps, with a flush after every `every` records; returns the longest write that filled
+ * pages. */
 static uint64_t longest_fill(const char *path, int flush_mode, int every) {
     static uint8_t payload[60000];
     ac_writer_config_t config = small_queue(16 << 20);
@@ -136,7 +137,8 @@ static uint64_t longest_fill(const char *path, int flush_mode, int every) {
     return longest;
 }
 
-/* A sync writes all of each folio that it meets, and these are as large as the writes that filled them. */
+/* A sync writes each folio that it meets as a whole, and folios are as large as the writes that filled
+ * them. */
 TEST(pages_are_filled_in_small_pieces_for_whoever_flushes_little) {
     CHECK_EQUAL(longest_fill(check_path("never"), AC_FLUSH_ASYNC, 1000), AC_PIECE);
     CHECK_EQUAL(longest_fill(check_path("much"), AC_FLUSH_ASYNC, 20), AC_PIECE);
@@ -164,7 +166,7 @@ static struct {
     int filled, next_is_there, filled_before_it;
 } order;
 
-/* The next segment becomes wanted while the first step is being filled. */
+/* The next segment is requested while the first step is being filled. */
 static int note_order(void *context, int call, const char *path, int fd, uint64_t offset,
                       uint64_t length) {
     (void)context;
@@ -200,7 +202,7 @@ static struct {
 
 static __thread int is_housekeeper;
 
-/* The housekeeper is held where it fills the pages from there on. */
+/* The housekeeper is stopped before it fills the pages from there on. */
 static int hold_while_filling(void *context, int call, const char *path, int fd, uint64_t offset,
                               uint64_t length) {
     (void)context;
@@ -224,7 +226,7 @@ static void *keep_house(void *context) {
     return NULL;
 }
 
-/* Returns when the housekeeper is held. */
+/* Returns when the housekeeper has stopped. */
 static pthread_t start_filling_until(ac_writer_t *writer, uint64_t held_at) {
     pthread_t thread;
     memset(&beside, 0, sizeof beside);
@@ -262,7 +264,7 @@ static void close_and_verify(ac_writer_t *writer) {
 TEST(an_appender_whose_pages_are_there_does_not_wait_for_more_of_them) {
     ac_writer_t *writer = open_half_full();
     pthread_t thread = start_filling(writer);
-    while (writer->offset < 11 << 20) /* more than once asking for room */
+    while (writer->offset < 11 << 20) /* it asks for room more than once */
         append_large(writer);
     release(thread);
     CHECK_EQUAL(writer->populated, 16 << 20);
@@ -278,12 +280,12 @@ static void *append_into_the_fourteenth(void *context) {
     return NULL;
 }
 
-/* Filled twice, they would lose what the appender has written meanwhile. */
+/* Pages filled twice would lose what the appender has written in between. */
 TEST(an_appender_gets_the_pages_that_are_just_being_filled) {
     ac_writer_t *writer = open_half_full();
     pthread_t thread = start_filling(writer), appender;
     CHECK_EQUAL(pthread_create(&appender, NULL, append_into_the_fourteenth, writer), 0);
-    ac_os_sleep_ns(50000000); /* as far as it comes */
+    ac_os_sleep_ns(50000000); /* as far as it gets */
     CHECK(ac_load_relaxed_u64(&writer->offset) <= 12 << 20);
     release(thread);
     CHECK_EQUAL(pthread_join(appender, NULL), 0);
@@ -302,7 +304,7 @@ TEST(an_appender_that_waits_for_pages_fills_those_of_the_next_segment) {
     ac_writer_t *writer = open_half_full();
     pthread_t thread = start_filling(writer), appender;
     pthread_mutex_lock(&writer->mutex);
-    writer->step_ns = 0; /* whatever the machine made of it */
+    writer->step_ns = 0; /* whatever the timing was */
     pthread_mutex_unlock(&writer->mutex);
     CHECK_EQUAL(next_populated(writer), AC_POPULATE_STEP);
     CHECK_EQUAL(pthread_create(&appender, NULL, append_into_the_fourteenth, writer), 0);
@@ -324,7 +326,7 @@ TEST(an_appender_that_waits_for_pages_fills_those_of_the_next_segment) {
     close_and_verify(writer);
 }
 
-/* It would wait for the same disk. */
+/* The appender would wait for the same disk. */
 TEST(an_appender_does_not_help_where_the_disk_is_what_takes_so_long) {
     ac_writer_t *writer = open_half_full();
     pthread_t thread = start_filling(writer), appender;
@@ -334,14 +336,14 @@ TEST(an_appender_does_not_help_where_the_disk_is_what_takes_so_long) {
     CHECK_EQUAL(pthread_create(&appender, NULL, append_into_the_fourteenth, writer), 0);
     while (ac_load_relaxed_u64(&writer->offset) + 62000 < 12 << 20)
         ac_os_sleep_ns(1000000);
-    ac_os_sleep_ns(20000000); /* as far as it comes */
+    ac_os_sleep_ns(20000000); /* as far as it gets */
     CHECK_EQUAL(next_populated(writer), AC_POPULATE_STEP);
     release(thread);
     CHECK_EQUAL(pthread_join(appender, NULL), 0);
     close_and_verify(writer);
 }
 
-/* An appender that rolls finds them in place, however busy the disk is by then. */
+/* An appender that rolls finds them in place, even if the disk is busy by then. */
 TEST(the_housekeeper_fills_half_of_the_next_segment_when_this_one_has_its_pages) {
     ac_writer_t *writer = open_half_full();
     writer->ahead = 16 << 20;
@@ -389,13 +391,13 @@ static void *append_into_the_sixth_after_a_roll(void *context) {
     return NULL;
 }
 
-/* Filled twice, or beside the appender, they would lose what it has written. */
+/* Pages filled twice, or beside the appender, would lose what it has written. */
 TEST(an_appender_that_rolls_waits_for_pages_that_are_just_being_filled) {
     ac_writer_t *writer = open_half_full();
     pthread_t thread = start_filling_until(writer, 4 << 20), appender;
     CHECK_EQUAL(next_populated(writer), 4 << 20);
     CHECK_EQUAL(pthread_create(&appender, NULL, append_into_the_sixth_after_a_roll, writer), 0);
-    ac_os_sleep_ns(100000000); /* as far as it comes */
+    ac_os_sleep_ns(100000000); /* as far as it gets */
     ac_writer_stats(writer, &stats);
     CHECK_EQUAL(stats.segment, 1);
     CHECK(ac_load_relaxed_u64(&writer->offset) <= 4 << 20);
@@ -432,7 +434,7 @@ static int refuse_to_fill(void *context, int call, const char *path, int fd, uin
     return call == AC_CALL_WRITE && length >= 4096 ? ENOSPC : 0;
 }
 
-/* They would be written into pages that are filled with zeros once there is room again. */
+/* They would be written into pages that are filled with zeros later, when there is room again. */
 TEST(without_pages_nothing_is_appended_behind_a_roll) {
     static uint8_t payload[60000];
     ac_writer_config_t config = small_queue(4 << 20);
@@ -453,9 +455,9 @@ TEST(without_pages_nothing_is_appended_behind_a_roll) {
     close_and_verify(writer);
 }
 
-/* ---- pages that were written back before the appender came to them ---- */
+/* ---- pages that were written back before the appender reached them ---- */
 
-/* As the kernel does on its own when the disk is busy. */
+/* Writes pages back as the kernel does when the disk is busy. */
 static void write_back(const ac_writer_t *writer) {
     CHECK_EQUAL(fdatasync(writer->map->fd), 0);
 }
@@ -470,7 +472,7 @@ static long faults_of(ac_writer_t *writer, int records) {
 
 enum { RECORDS_OF_A_PAGE = 4096 / 64, PAGES = 16 };
 
-/* Whose own memory faults as often. */
+/* With a sanitizer, whose own memory faults as often. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { HAS_SANITIZER = 1 };
 #else
@@ -482,7 +484,7 @@ static ac_writer_t *open_with_pages_ahead(uint64_t segment_size) {
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     ac_error_t why;
     append_numbered(writer, 10 * RECORDS_OF_A_PAGE);
-    writer->piece = AC_PIECE; /* as if it had appended much without a sync */
+    writer->piece = AC_PIECE; /* as if the writer had appended much without a sync */
     while (ac_writer_populate_ahead(writer) == 1)
         continue;
     CHECK_OK(ac_writer_prepare_next(writer, &why), why);
@@ -537,7 +539,7 @@ TEST(the_pages_of_a_writer_that_syncs_every_few_records_are_left_alone) {
     close_writer(writer);
 }
 
-/* Nudged by the heartbeat, because the appender has no reason to come by. */
+/* The heartbeat starts the work, because an idle appender does not call. */
 TEST(the_heartbeat_has_the_pages_of_a_writer_looked_at_that_has_moved) {
     ac_writer_config_t config = small_queue(1 << 20);
     config.inline_housekeeping = 0;

@@ -81,7 +81,7 @@ TEST(a_torn_store_leaves_the_one_before) {
     poke(check_path("queue/readers"), "r.meta", (uint64_t)newer * 40 + 3, &noise, 1);
     CHECK_OK(open_position(fd, "r"), err);
     CHECK_EQUAL(position.current.segment, 10);
-    ac_position_store(&position, 12, 64, 0, 3); /* goes over the broken slot */
+    ac_position_store(&position, 12, 64, 0, 3); /* overwrites the broken slot */
     ac_position_close(&position);
     CHECK_OK(open_position(fd, "r"), err);
     CHECK_EQUAL(position.current.segment, 12);
@@ -138,7 +138,7 @@ TEST(a_position_that_cannot_be_made_leaves_nothing_behind) {
                 break;
             }
             CHECK(rc < 0 && err.code == rc);
-            CHECK_OK(open_position(fd, name), err); /* and it can be had afterwards */
+            CHECK_OK(open_position(fd, name), err); /* and the name can be taken afterwards */
             ac_position_close(&position);
         }
     DIR *stream = opendir(check_path("queue/readers"));
@@ -161,7 +161,7 @@ TEST(it_can_be_seen_whether_a_position_is_open) {
     CHECK_OK(ac_position_each(&dir, fd, note_held, &held, &err), err);
     CHECK_EQUAL(held, 1);
     pid_t child = fork();
-    if (child == 0) pause(); /* has no part in it */
+    if (child == 0) pause(); /* is not affected */
     ac_position_close(&position);
     CHECK_OK(ac_position_each(&dir, fd, note_held, &held, &err), err);
     CHECK_EQUAL(held, 0);
@@ -221,7 +221,7 @@ TEST(what_is_left_of_an_unfinished_store_is_wiped) {
 
 static int held_when_named;
 
-/* Creating it syncs the directory when it has its name: is it somebody's then? */
+/* Creating the file syncs the directory after naming it: the lock must be held by then. */
 static int look_who_holds(void *context, int call, const char *path, int fd, uint64_t offset,
                           uint64_t length) {
     (void)context, (void)path, (void)offset, (void)length;
@@ -245,7 +245,7 @@ TEST(a_new_position_is_held_from_the_moment_it_has_its_name) {
     ac_os_close(fd);
 }
 
-/* forget_reader and an opening at the same time: whoever has the lock of a file without a name has nothing. */
+/* forget_reader and an opening at the same time: the lock of a file without a name is worth nothing. */
 static int remove_at_lock(void *context, int call, const char *path, int fd, uint64_t offset,
                           uint64_t length) {
     int *left = context;

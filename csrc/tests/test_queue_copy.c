@@ -8,7 +8,7 @@ enum { SEGMENT = 4096, COUNT = 20 };
 
 static ac_error_t err;
 
-/* Copies the segments and describes them; the end is that of the original, which is closed. */
+/* Copies the segments and describes them; the copy ends where the closed original ends. */
 static int describe_copy(int new_id, ac_copy_t *copy) {
     ac_control_t control;
     copy_queue(check_path("queue"), check_path("copy"));

@@ -30,7 +30,7 @@ static ac_reader_t *open_skipping(void) {
     return reader;
 }
 
-/* The offset of a record of segment 0. */
+/* Returns the offset of a record of segment 0. */
 static uint64_t offset_of(uint64_t seq) {
     uint8_t payload[PAYLOAD_MAX];
     uint64_t offset = AC_SEGMENT_DATA;
@@ -104,7 +104,7 @@ TEST(an_anonymous_reader_has_nothing_to_commit) {
     ac_reader_free(reader);
 }
 
-/* A position that nobody can have been at would have the next writer go on far after the queue. */
+/* A position at which no reader can have been would make the next writer continue far after the queue. */
 TEST(a_position_beyond_the_end_is_not_committed) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
@@ -118,7 +118,7 @@ TEST(a_position_beyond_the_end_is_not_committed) {
     for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
         CHECK_FAILS(ac_reader_commit(reader, beyond[i][0], beyond[i][1], 0, &err), err,
                     AC_E_ARGUMENT);
-        /* Nor by way of a seek, which leaves the reader where it was. */
+        /* A seek cannot reach it either, and leaves the reader where it is. */
         CHECK_FAILS(ac_reader_seek_position(reader, beyond[i][0], beyond[i][1], &err), err,
                     AC_E_POSITION_LOST);
         CHECK_EQUAL(reader->segment, 0);
@@ -136,8 +136,8 @@ TEST(a_position_beyond_the_end_is_not_committed) {
     close_writer(writer);
 }
 
-/* A record is there as soon as it is committed; the control block says so a moment later, or never if the
- * writer was killed in between. */
+/* A record is readable as soon as it is committed; the control block shows it a moment later, or never if
+ * the writer was killed in between. */
 TEST(a_position_that_the_control_block_does_not_know_yet_is_committed) {
     ac_map_t *map;
     ac_directory_t dir;
@@ -206,7 +206,7 @@ TEST(stepping_over_corruption_loses_the_corrupt_record_only) {
             damage(8, header);
             ac_reader_t *reader = open_skipping();
             for (;;) {
-                /* Looking first must not change what comes. */
+                /* Checking first must not change the next message. */
                 if (look) CHECK_OK(ac_reader_ready(reader, &err), err);
                 if (look) CHECK_OK(ac_reader_wait(reader, 0, 0, &err), err);
                 int rc = ac_reader_next(reader, &message, &err);
@@ -240,7 +240,7 @@ TEST(records_that_are_missing_are_noticed) {
     CHECK(strstr(err.detail, "missing"));
     CHECK_EQUAL(err.offset, offset_of(5));
     ac_reader_free(reader);
-    /* Who steps over it gets all that follows, in the same segment too. */
+    /* step_over leads to all that follows, in the same segment, too. */
     reader = open_skipping();
     for (int i = 0; i < 6; i++)
         CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
@@ -268,7 +268,7 @@ TEST(one_damage_is_stepped_over_at_a_time) {
         CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
         CHECK_EQUAL(message.seq, seq);
     }
-    /* What was allowed and not needed is not left over for the next damage. */
+    /* An unused step_over does not apply to later damage. */
     CHECK_OK(ac_reader_step_over(reader, &err), err);
     CHECK_OK(ac_reader_seek_first(reader, &err), err);
     for (int i = 0; i < 5; i++)
@@ -281,7 +281,7 @@ TEST(one_damage_is_stepped_over_at_a_time) {
     ac_reader_free(reader);
 }
 
-/* A record of which nothing is left, between two that are sound: a forged or wrongly restored file. */
+/* A record that is all zeros between two valid ones: a forged or wrongly restored file. */
 static void turn_into_padding(uint64_t seq) {
     ac_record_t record;
     uint64_t words[8];
@@ -292,7 +292,7 @@ static void turn_into_padding(uint64_t seq) {
     poke(check_path("queue"), "000000000.q", offset_of(seq), &record, sizeof record);
 }
 
-/* A task that is woken reads the message itself: the look before it must not cost another checksum. */
+/* A woken task reads the message itself: the check before it must not compute the checksum again. */
 TEST(looking_for_a_message_does_not_read_its_payload) {
     enum { PAGE = 4096 };
     static uint8_t payload[4 * PAGE];
@@ -303,7 +303,7 @@ TEST(looking_for_a_message_does_not_read_its_payload) {
     ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
     CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
     uint8_t *page = reader->map->base + (reader->offset / PAGE + 1) * PAGE;
-    CHECK_EQUAL(mprotect(page, 2 * PAGE, PROT_NONE), 0); /* a look into it ends the test */
+    CHECK_EQUAL(mprotect(page, 2 * PAGE, PROT_NONE), 0); /* reading it would end the test */
     ac_reader_stats_t before, after;
     ac_reader_stats(reader, &before);
     CHECK_EQUAL(ac_reader_ready(reader, &err), 1);
@@ -411,7 +411,7 @@ TEST(a_reader_that_stood_behind_the_cut_of_the_newest_segment_is_told) {
     ac_reader_free(reader);
     CHECK_EQUAL(truncate(check_path("queue/000000000.q"), 8192), 0);
     reader = open_reader(check_path("queue"), "behind", AC_START_COMMITTED);
-    CHECK(reader->offset <= reader->size); /* what lies after the mapping is not ours to touch */
+    CHECK(reader->offset <= reader->size); /* memory after the mapping must not be touched */
     CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
     CHECK_EQUAL(err.offset, 8192);
     ac_reader_free(reader);
@@ -505,7 +505,8 @@ TEST(records_of_another_program_take_the_fast_path_in_its_own_queue_only) {
             CHECK(!reader->continued);
         }
         CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
-        /* Without verification theirs is taken as it is; in a queue of ours it may be one of ours, and damaged. */
+        /* Without verification a foreign record is accepted as it is; in our queue it may be a damaged
+         * record of ours. */
         reader->check = AC_CHECK_HEADER;
         CHECK_EQUAL(ac_reader_next(reader, &message, &err) == 1, is_theirs);
         ac_reader_free(reader);
@@ -513,7 +514,7 @@ TEST(records_of_another_program_take_the_fast_path_in_its_own_queue_only) {
     }
 }
 
-/* Its writer left no sign of a proper end, as such programs do. */
+/* Its writer left no mark of a clean close, like other such programs. */
 TEST(a_foreign_queue_without_a_writer_is_read_fast_and_ends_before_what_is_torn) {
     uint64_t nothing = 0, wrong = 0x12345678;
     write_queue(0);
@@ -532,8 +533,8 @@ TEST(a_foreign_queue_without_a_writer_is_read_fast_and_ends_before_what_is_torn)
         CHECK_EQUAL(message.seq, seq);
     }
     CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
-    CHECK_EQUAL(ac_reader_ready(reader, &err), 0); /* or whoever waits would never sleep */
-    /* Without verification every record is looked at: it may be the torn one. */
+    CHECK_EQUAL(ac_reader_ready(reader, &err), 0); /* or a waiting reader would never sleep */
+    /* Without verification every record is checked: it may be the torn one. */
     CHECK_OK(ac_reader_seek_first(reader, &err), err);
     reader->check = AC_CHECK_HEADER;
     for (int i = 0; i < 7; i++) {
@@ -680,7 +681,7 @@ TEST(a_cause_is_found_from_the_back) {
     CHECK_FAILS(ac_queue_last_cause(check_path("none"), 9, &found, &err), err, AC_E_NOT_FOUND);
 }
 
-/* Whether both ways to ask fail, at this offset of the file. */
+/* Checks that both ways to ask fail at this offset of the file. */
 static void check_causes_fail(const char *name, uint64_t offset) {
     ac_cause_t found;
     for (int all = 0; all < 2; all++) {
@@ -692,7 +693,7 @@ static void check_causes_fail(const char *name, uint64_t offset) {
     }
 }
 
-/* Who goes on from too old a cause does everything after it again. */
+/* A chain that continues from too old a cause repeats everything after it. */
 TEST(a_cause_is_not_looked_for_before_a_damaged_record) {
     static const uint8_t noise = 0xff;
     static const uint8_t zeros[SEGMENT];

@@ -1,5 +1,5 @@
-/* Readers that are opened before their queue, as an event loop uses them. The hook on system calls says which
- * thread makes which, and holds the background one where a test wants it. */
+/* Readers that are opened before their queue, as an event loop uses them. The hook on system calls records
+ * which thread makes which call, and stops the background thread where a test needs it. */
 #include "queue.h"
 #include "reader.h"
 
@@ -17,7 +17,7 @@ typedef struct watched {
     uint32_t by_loop;       /* calls that scan, lock, sync or make directories */
     uint32_t by_other;      /* the same, in other threads */
     int hold_at;            /* other threads stop before this call … */
-    uint32_t held;          /* … which one did … */
+    uint32_t held;          /* … one of them has stopped … */
     uint32_t let_go;        /* … until this is set */
     uint64_t no_memory_for; /* this many bytes, or more; 0 = there is enough */
 } watched_t;
@@ -77,7 +77,7 @@ static void write_queue(const char *path, int messages) {
     close_writer(writer);
 }
 
-/* As a loop does: looks, parks, sleeps on the eventfd. */
+/* As a loop does: checks, parks, sleeps on the eventfd. */
 static int next_as_loop(ac_reader_t *reader) {
     uint64_t deadline = ac_os_monotonic_ns() + 20000000000u;
     int rc;
@@ -122,7 +122,7 @@ TEST(a_parked_reader_is_woken_when_its_queue_is_open) {
     ac_reader_t *reader = open_early("r");
     write_queue(check_path("queue"), 1);
     watch(&watched);
-    for (int i = 0; i < 3; i++) { /* however often it looks */
+    for (int i = 0; i < 3; i++) { /* however often it checks */
         CHECK_EQUAL(ac_reader_next_in_loop(reader, &message, &err), 0);
         CHECK_EQUAL(ac_reader_ready_in_loop(reader, &err), 0);
         CHECK_EQUAL(ac_reader_park(reader, &err), AC_PARKED);
@@ -148,7 +148,7 @@ static void *read_one(void *reader) {
     return (void *)(uintptr_t)ac_reader_next(reader, &message, &local);
 }
 
-/* Begins to open, holds that up at its first sync, and has another thread do something with the reader. */
+/* Begins to open, stops the opening at its first sync, and uses the reader in another thread. */
 static void *do_while_opening(ac_reader_t *reader, void *(*what)(void *)) {
     watched_t watched = {.hold_at = AC_CALL_SYNC_DIR};
     pthread_t thread;
@@ -169,7 +169,7 @@ TEST(a_reader_is_closed_while_its_queue_is_being_opened) {
     ac_reader_t *reader = open_early("r");
     do_while_opening(reader, close_it);
     CHECK_FAILS(ac_reader_next_in_loop(reader, &message, &err), err, AC_E_CLOSED);
-    ac_reader_free(open_reader(check_path("queue"), "r", AC_START_COMMITTED)); /* nobody has it */
+    ac_reader_free(open_reader(check_path("queue"), "r", AC_START_COMMITTED)); /* not taken */
     ac_reader_free(reader);
 }
 
@@ -211,7 +211,7 @@ TEST(why_a_queue_cannot_be_opened_is_said_once_to_whoever_reads) {
     for (int i = 0; i < 3; i++) {
         while (ac_reader_park(reader, &err) != AC_READY)
             ac_os_eventfd_wait(ac_reader_eventfd(reader, &err), 20000000000u);
-        CHECK_EQUAL(ac_reader_ready_in_loop(reader, &err), 1); /* looking does not use it up */
+        CHECK_EQUAL(ac_reader_ready_in_loop(reader, &err), 1); /* checking does not consume it */
         CHECK_EQUAL(ac_reader_ready_in_loop(reader, &err), 1);
         if (i == 2) /* the same for an ordinary call */
             CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_READER_BUSY);
@@ -262,7 +262,7 @@ static void *let_go_soon(void *argument) {
     return NULL;
 }
 
-/* Held where its position is locked, and the file that holds the lock still open. */
+/* Stopped when its position is locked and the file that holds the lock is still open. */
 TEST(a_child_that_is_forked_meanwhile_does_not_inherit_the_lock) {
     watched_t watched = {.hold_at = AC_CALL_RENAME};
     ac_reader_t *reader = open_early("r");
@@ -298,7 +298,7 @@ TEST(a_child_that_is_forked_meanwhile_does_not_inherit_the_lock) {
     close(ends[0]);
 }
 
-/* It is polled while its writer makes the first segment. */
+/* The reader is polled while its writer creates the first segment. */
 TEST(a_queue_without_a_segment_is_not_listed_again_and_again) {
     watched_t watched = {.hold_at = -1};
     ac_directory_t dir;

@@ -57,7 +57,7 @@ TEST(every_message_is_found_by_seq_and_by_time) {
     close_writer(writer);
 }
 
-/* What a torn header says of its seq is not believed. */
+/* The seq in a torn header is not trusted. */
 TEST(the_end_is_expected_behind_the_last_sound_record) {
     ac_writer_stats_t written;
     ac_reader_stats_t stats;
@@ -75,7 +75,7 @@ TEST(the_end_is_expected_behind_the_last_sound_record) {
     close_writer(writer);
 }
 
-/* As a reader finds it just when the writer has linked the next segment, and has not gone there yet. */
+/* The state when the writer has linked the next segment but has not moved to it yet. */
 static uint64_t leave_an_empty_last_segment(ac_writer_t *writer, int end_known) {
     static const uint8_t nothing[4096];
     ac_writer_stats_t last, before, after;
@@ -149,7 +149,7 @@ TEST(a_reader_can_be_opened_anywhere) {
     }
 }
 
-/* Whatever an index claims, it makes no message unreachable. */
+/* No content of an index makes a message unreachable. */
 TEST(lying_and_missing_indexes_change_nothing) {
     static const uint64_t lies[] = {0, 1, 700, 1000000, UINT64_MAX};
     close_writer(write_queue());
@@ -179,7 +179,7 @@ TEST(lying_and_missing_indexes_change_nothing) {
     ac_reader_free(reader);
 }
 
-/* A writer that was killed may leave some; which record is where in them is known only after a walk. */
+/* A killed writer may leave some; only a walk shows which record is where in them. */
 TEST(unsealed_segments_before_sealed_ones_are_searched) {
     static const char *const segments[] = {"000000000", "000000002", "000000003"};
     close_writer(write_queue());

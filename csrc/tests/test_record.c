@@ -7,7 +7,7 @@ enum { SIZE = 4096, SEGMENT = 3, EPOCH = 9 };
 static uint8_t segment[SIZE] __attribute__((aligned(64)));
 static const char *why;
 
-/* One committed record at `offset`; returns the offset after it. */
+/* Writes a committed record at `offset`; returns the offset after it. */
 static uint64_t put(uint64_t offset, const void *payload, uint32_t length) {
     const ac_cause_t cause = {.source = 11, .seq = 12, .epoch = 13};
     ac_stamp_t stamp = {.seq = 5,

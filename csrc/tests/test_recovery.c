@@ -1,5 +1,5 @@
-/* What a writer finds after a kill or a power cut, and what it makes of it. The tests keep a copy of a live
- * queue and change it the way a disk may: later pages there and earlier ones not. */
+/* Recovery after a kill or a power cut. The tests copy a live queue and change the copy as a disk may:
+ * later pages are there and earlier ones are not. */
 #include "recovery.h"
 
 #include "position.h"
@@ -13,7 +13,8 @@ enum { SEGMENT = 4096 };
 static ac_error_t err;
 static ac_recovery_t report;
 
-/* A queue of small segments with `count` records, left as it is at this moment; `flushed` of them durable. */
+/* Leaves a queue of small segments with `count` records, `flushed` of them durable, in its present
+ * state. */
 static void leave_by(int flush_mode, int flushed, int count) {
     ac_writer_config_t config = small_queue(SEGMENT);
     config.flush_mode = flush_mode;
@@ -36,7 +37,7 @@ static void start_again(void) {
 
 static int salvage;
 
-/* Opening without consent, which is refused and changes nothing that counts. */
+/* Opens without consent, which fails and changes nothing that matters. */
 static void check_refused(void) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer;
@@ -44,7 +45,7 @@ static void check_refused(void) {
     CHECK_FAILS(ac_writer_open(check_path("queue"), &config, &writer, &err), err, AC_E_SALVAGE);
 }
 
-/* Opens, keeps the report, and returns the next seq. */
+/* Opens the queue, keeps the report, and returns the next seq. */
 static uint64_t recover_with(int verify) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_stats_t stats;
@@ -64,12 +65,12 @@ static uint64_t recover(void) {
     return recover_with(0);
 }
 
-/* Everything from seq 0 up to and with the one that recover appended. */
+/* Reads everything from seq 0 to the message that recover appended. */
 static void check_whole(uint64_t next_seq) {
     CHECK_EQUAL(count_numbered(check_path("queue")), next_seq + 1);
 }
 
-/* No more than that is known: an index shows that its segment was durable, too. */
+/* Removes the other evidence: an index shows that its segment was durable, too. */
 static void set_durable(uint64_t segment, uint64_t offset) {
     uint64_t position[2] = {segment, offset};
     poke(check_path("queue"), "index.meta", 0, position, sizeof position);
@@ -84,7 +85,7 @@ static void set_sealed(const char *name, uint32_t sealed) {
     poke(check_path("queue"), name, 12, &sealed, sizeof sealed);
 }
 
-/* The offset of the record with this seq in the segment; -1 if it is not there. */
+/* Returns the offset of the record with this seq in the segment; -1 if it is not there. */
 static int64_t find(const char *name, uint64_t seq) {
     static uint8_t bytes[SEGMENT] __attribute__((aligned(64)));
     ac_message_t message;
@@ -99,7 +100,7 @@ static int64_t find(const char *name, uint64_t seq) {
     return -1;
 }
 
-/* The first record of a segment, as seq; the segment must have one. */
+/* Returns the seq of the first record of a segment, which must have one. */
 static uint64_t first_of(const char *name) {
     ac_record_t header;
     peek(check_path("queue"), name, AC_SEGMENT_DATA, &header, sizeof header);
@@ -268,7 +269,7 @@ static struct {
     int removals, unsynced;
 } names;
 
-/* Not by check_path, whose last results are in use while a hook runs. */
+/* Not with check_path, whose last results are in use while a hook runs. */
 static int is_there(uint32_t id) {
     char path[1200];
     snprintf(path, sizeof path, "%s/queue/%09u.q", check_directory, id);
@@ -299,7 +300,7 @@ static int look_for_gaps(void *context, int call, const char *path, int fd, uint
     return 0;
 }
 
-/* Killed or without power in between, the next who comes may be a reader, and would be told that messages were
+/* After a kill or a power cut in between, the next process may be a reader, which would report that messages were
  * removed. */
 TEST(segments_behind_the_end_go_one_by_one_from_the_last_to_the_first) {
     for (int empty = 0; empty < 2; empty++) {
@@ -322,7 +323,7 @@ TEST(segments_behind_the_end_go_one_by_one_from_the_last_to_the_first) {
     }
 }
 
-/* A flush right behind a roll leaves the durable position at the very start of a segment. */
+/* A flush right after a roll leaves the durable position at the start of a segment. */
 TEST(a_sealed_segment_whose_records_are_all_lost_ends_the_queue) {
     leave(1, 60);
     uint64_t first = first_of("000000001.q");
@@ -433,7 +434,7 @@ TEST(a_prepared_segment_that_was_never_used_is_removed) {
     check_whole(3);
 }
 
-/* A reader had seen, and committed, what a power cut then took away. */
+/* A reader had committed a message that a power cut then removed. */
 TEST(a_reader_that_had_committed_beyond_the_end_is_told_even_after_more_was_written) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("live"), &config);
@@ -462,8 +463,8 @@ TEST(a_reader_that_had_committed_beyond_the_end_is_told_even_after_more_was_writ
     CHECK_EQUAL(count_numbered(check_path("queue")), 18);
 }
 
-/* A queue of which a power cut left the first `kept` records of its first segment, and of the other segments
- * that they exist; the reader "r" had committed somewhere in segment `ahead`. */
+/* A queue of which a power cut left the first `kept` records of its first segment, and only the names of
+ * the other segments; the reader "r" had committed in segment `ahead`. */
 static void leave_reader_ahead(int kept, uint64_t ahead, uint64_t *committed) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("live"), &config);
@@ -504,8 +505,8 @@ static void check_reader_is_told(uint64_t segment, uint64_t offset) {
     CHECK_EQUAL(err.wanted_offset, offset);
 }
 
-/* Also when what was lost were whole segments, in the last of which it had read: neither is that place used
- * again, nor does anybody else find a hole in the queue. */
+/* The same if whole segments were lost, and the reader had read in the last of them: that place is not
+ * reused, and no other reader finds a hole in the queue. */
 TEST_IN_MEMORY(a_reader_that_had_committed_segments_beyond_the_end_is_told) {
     for (int kept = 0; kept < 6; kept += 5) {
         for (uint64_t ahead = 0; ahead < 5; ahead++) {
@@ -528,7 +529,7 @@ TEST_IN_MEMORY(a_reader_that_had_committed_segments_beyond_the_end_is_told) {
             CHECK_EQUAL(ac_queue_verify(check_path("queue"), &records, &err), 0);
             CHECK_EQUAL(records, kept + 100);
             close_writer(writer);
-            /* Another power cut, after which index.meta is as it was: that one is not synced. */
+            /* Another power cut, which restores index.meta, because it is not synced. */
             forget_close();
             set_durable(0, AC_SEGMENT_DATA);
             CHECK_EQUAL(recover(), kept + 100);
@@ -563,7 +564,7 @@ TEST_IN_MEMORY(an_index_that_lies_does_not_change_the_next_seq) {
     leave(60, 100);
     ac_durable_t durable;
     peek(check_path("queue"), "index.meta", 0, &durable, sizeof durable);
-    /* Nothing of ours where the walk starts, so that older segments are asked. */
+    /* No record of ours where the walk starts, so that older segments are checked. */
     for (uint64_t id = durable.segment; id < 1000; id++) {
         char name[AC_NAME_MAX];
         ac_segment_name(name, (uint32_t)id, ".q");
@@ -604,8 +605,8 @@ TEST_IN_MEMORY(a_crooked_clean_marker_is_not_believed) {
     }
 }
 
-/* Fails every system call of an opening that repairs in turn: an error, no crash, and the next opening finds
- * the same queue. Returns how many openings failed. */
+/* Fails every system call of a repairing opening in turn: each causes an error, no crash, and the next
+ * opening finds the same queue. Returns how many openings failed. */
 static int fail_every_call(uint64_t next) {
     int failures = 0;
     for (int call = 0; call < ac_os_call_count(); call++) {
@@ -652,7 +653,7 @@ TEST_IN_MEMORY(one_that_leaves_segments_out_for_a_lost_position_can_be_repeated_
 
 /* ---- what a record of sync mode proves ---- */
 
-/* What the record with this seq says about those before it; the record must be there. */
+/* Returns what the record with this seq says about earlier ones; the record must be there. */
 static int says_synced(const char *name, uint64_t seq) {
     ac_record_t header;
     int64_t offset = find(name, seq);
@@ -682,8 +683,8 @@ TEST(in_sync_mode_a_record_says_that_everything_before_it_is_on_disk) {
     }
 }
 
-/* Padding has no seq, and nobody waits for it. A power cut may leave the record after it and not the padding: to
- * call that damage would stop readers at a hole. */
+/* Padding has no seq, and no append waits for it. A power cut may leave the record after it without the padding:
+ * treating that as damage would stop readers at a hole. */
 TEST(a_record_does_not_say_so_of_padding_that_was_not_synced) {
     ac_writer_config_t config = small_queue(SEGMENT);
     void *room;
@@ -708,7 +709,7 @@ TEST(a_record_does_not_say_so_of_padding_that_was_not_synced) {
     close_writer(writer);
 }
 
-/* What may become of a record, and of index.meta. */
+/* What may happen to a record, and to index.meta. */
 enum damage { FLIPPED_PAYLOAD, FLIPPED_HEADER, NO_COMMIT_WORD, ZEROED, DAMAGES };
 enum mark { MARK_ZERO, MARK_MISSING, MARKS };
 
@@ -728,7 +729,7 @@ static void lose_mark(enum mark how) {
     if (how == MARK_MISSING) remove_in(check_path("queue"), "index.meta");
 }
 
-/* All of them up to `count` can be read, but for those from `first_lost` to before `next`. */
+/* Checks that all messages up to `count` can be read, except those from `first_lost` to before `next`. */
 static void check_only_lost(uint64_t first_lost, uint64_t next, uint64_t count) {
     ac_reader_config_t config;
     ac_reader_t *reader = NULL;
@@ -748,7 +749,7 @@ static void check_only_lost(uint64_t first_lost, uint64_t next, uint64_t count) 
     ac_reader_free(reader);
 }
 
-/* One record was damaged, and that is all. */
+/* Checks that one record was damaged and nothing else was lost. */
 static void check_nothing_cut(uint64_t lost, uint64_t next_seq) {
     CHECK_EQUAL(recover(), next_seq);
     CHECK_EQUAL(report.corrupt_records, 1);
@@ -771,7 +772,7 @@ TEST_IN_MEMORY(in_sync_mode_damage_before_another_record_is_not_the_end_though_i
             }
 }
 
-/* Also if it is the only one there, and what it proves are zeros of which only its seq tells that they were a
+/* The same if it is the only record, and what it proves is zeros that only its seq shows to have been a
  * record. */
 TEST_IN_MEMORY(in_sync_mode_the_first_record_of_a_segment_proves_all_of_the_one_before) {
     leave_by(AC_FLUSH_SYNC, 0, 40);
@@ -830,7 +831,8 @@ TEST_IN_MEMORY(in_async_mode_the_same_damage_ends_the_queue) {
         }
 }
 
-/* Gives the record with this seq, in the first segment, other claims and a header check that fits them. */
+/* Gives the record with this seq in the first segment other claims, and a header check that matches
+ * them. */
 static void forge_proof(uint64_t seq, uint64_t claimed_seq, int epochs_later) {
     static uint8_t bytes[SEGMENT] __attribute__((aligned(64)));
     int64_t offset = find("000000000.q", seq);
@@ -886,7 +888,7 @@ static void check_same_file(const char *before, const char *after, int is_contro
     size_t sizes[2];
     uint8_t *bytes[2] = {read_whole(before, &sizes[0]), read_whole(after, &sizes[1])};
     CHECK_EQUAL(sizes[0], sizes[1]);
-    for (int i = 0; i < 2 && is_control; i++) { /* who holds the lock may be another one */
+    for (int i = 0; i < 2 && is_control; i++) { /* the holder of the lock may be another one */
         memset(bytes[i] + offsetof(ac_control_t, writer_boot), 0, 8);
         memset(bytes[i] + offsetof(ac_control_t, writer_namespace), 0, 8);
     }
@@ -895,7 +897,7 @@ static void check_same_file(const char *before, const char *after, int is_contro
     free(bytes[1]);
 }
 
-/* Two directories have the same files with the same bytes, but for who holds the lock. */
+/* Checks that two directories have the same files with the same bytes, except for the lock's holder. */
 static void check_same(const char *before, const char *after) {
     int entries[2] = {0};
     for (int i = 0; i < 2; i++) {
@@ -921,7 +923,7 @@ static void check_same(const char *before, const char *after) {
     CHECK_EQUAL(entries[0], entries[1]);
 }
 
-/* Without consent nothing is changed, however often it is tried. */
+/* Without consent nothing is changed, however often the opening is tried. */
 static void check_refused_and_unchanged(const char *why) {
     copy_queue(check_path("queue"), check_path("before"));
     for (int i = 0; i < 2; i++) {
@@ -988,7 +990,7 @@ TEST_IN_MEMORY(what_follows_a_missing_segment_is_set_aside_with_consent_only) {
     }
 }
 
-/* A file without a header is as good as missing. */
+/* A file without a header counts as missing. */
 TEST_IN_MEMORY(what_follows_a_segment_without_a_header_is_set_aside_with_consent_only) {
     leave(1, 80);
     uint64_t next = first_of("000000002.q");
@@ -1029,7 +1031,7 @@ TEST_IN_MEMORY(the_unsynced_tail_of_a_power_cut_takes_no_consent) {
     }
 }
 
-/* ---- nothing is zeroed that is not kept ---- */
+/* ---- whatever is zeroed is kept elsewhere ---- */
 
 enum { BIG = 4 * SEGMENT, BIG_COUNT = 30 };
 
@@ -1066,8 +1068,8 @@ static void open_big(uint64_t next_seq) {
     close_writer(writer);
 }
 
-/* recovered/ has, of the segment that ends at `end`, the bytes from there to before `tail_end`, as the copy with
- * this number. */
+/* Checks that recovered/ has, of the segment that ends at `end`, the bytes from there to before `tail_end`, as the
+ * copy with this number. */
 static void check_kept(const uint8_t bytes[BIG], uint64_t end, uint64_t tail_end, int number) {
     ac_control_t control;
     peek(check_path("live"), "control.meta", 0, &control, sizeof control);
@@ -1103,7 +1105,7 @@ TEST(every_byte_that_is_zeroed_is_kept_first) {
     }
 }
 
-/* The very last byte of a segment is as good as any other. */
+/* The last byte of a segment counts like any other. */
 TEST(a_byte_at_the_end_of_the_segment_is_kept_and_zeros_are_not) {
     static uint8_t bytes[BIG];
     leave_big(bytes);
@@ -1184,7 +1186,7 @@ TEST(a_segment_whose_first_record_is_missing_is_kept_with_what_else_it_holds) {
 
 /* ---- where the queue goes on ---- */
 
-/* As if the machine had been restarted since the last writer. */
+/* Makes the last writer belong to an earlier boot of the machine. */
 static void start_machine_anew(void) {
     uint64_t boot = ac_os_boot_id() + 1;
     poke(check_path("queue"), "control.meta", offsetof(ac_control_t, recovered_boot), &boot, 8);
@@ -1253,7 +1255,7 @@ TEST(after_something_was_cut_off_the_queue_goes_on_in_a_new_segment) {
     check_whole(5);
 }
 
-/* Positions were given out in it, so it is left, and costs no more than a page. */
+/* Positions in it were handed out, so it is skipped, and costs no more than a page. */
 TEST(a_segment_that_is_left_empty_gives_its_blocks_back_and_stays_sealed) {
     enum { LARGE = 1 << 20 };
     ac_writer_config_t config = small_queue(LARGE);
@@ -1322,7 +1324,7 @@ static struct {
     int always, asked;
 } unwritten;
 
-/* What a file system may say after a sync that failed: see tests/faults/test_device_failed_sync.py. */
+/* What a file system may report after a failed sync: see tests/faults/test_device_failed_sync.py. */
 int __wrap_ac_os_has_unwritten(int fd, uint64_t from, uint64_t to) {
     unwritten.asked++;
     int rc = __real_ac_os_has_unwritten(fd, from, to); /* which a hook may fail */

@@ -11,7 +11,7 @@ enum { SEGMENT = 4096, DAY_S = 86400 };
 static ac_error_t err;
 static ac_writer_stats_t stats;
 
-/* Both clocks as the tests want them: how far the time of day is ahead, and how much time has passed. */
+/* Both clocks, set by the tests: how far the time of day is ahead, and how much time has passed. */
 static _Atomic uint64_t ahead_ns, passed_ns;
 uint64_t __real_ac_os_now_ns(void);
 uint64_t __real_ac_os_monotonic_ns(void);
@@ -61,7 +61,7 @@ static void commit_at(ac_reader_t *reader, uint64_t segment) {
     CHECK_OK(ac_reader_commit(reader, segment, AC_SEGMENT_DATA, 0, &err), err);
 }
 
-/* A position as a reader left it that long ago. */
+/* A position that a reader left that long ago. */
 static void leave_position(const char *name, uint64_t segment, uint64_t offset, uint64_t age_ns) {
     ac_slot_t slots[2] = {{.segment = segment,
                            .offset = offset,
@@ -71,7 +71,7 @@ static void leave_position(const char *name, uint64_t segment, uint64_t offset, 
     poke(check_path("queue/readers"), name, 0, slots, sizeof slots);
 }
 
-/* Has a position open, as a reader does that gives no sign of life. */
+/* Holds a position open, like a reader that gives no sign of life. */
 static void hold_position(ac_position_t *position, const char *name) {
     ac_directory_t dir;
     int created;
@@ -85,8 +85,8 @@ static void hold_position(ac_position_t *position, const char *name) {
 
 enum { EMPTY = 10 };
 
-/* A writer behind that many empty segments, as recovery leaves them for a reader that had committed what a
- * power cut then took; that reader does not come back. */
+/* A writer after that many empty segments, as recovery leaves them for a reader whose commit lies in what a
+ * power cut removed; that reader does not come back. */
 static ac_writer_t *fill_and_lose(const ac_writer_config_t *config) {
     close_writer(fill(config));
     forget_close();
@@ -165,7 +165,7 @@ TEST(a_reader_that_is_silent_too_long_or_too_far_behind_is_not_waited_for) {
     hold_position(&near, "near");
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
-    /* Less than two segments: what the roll left unused is not between them, nor is a header. */
+    /* Less than two segments: the bytes that the roll left unused do not count, nor does a header. */
     CHECK(lag > stats.offset && lag < SEGMENT - 64 + stats.offset - 64);
     CHECK_EQUAL(retain(writer), stats.segment - 1);
     ac_position_close(&near);
@@ -186,7 +186,7 @@ TEST(a_reader_that_could_not_know_how_often_to_beat_is_live_while_it_is_open) {
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
     CHECK_EQUAL(retain(writer), 0);
-    /* That it has committed since does not mean that it knows, … */
+    /* A later commit does not prove that the reader knows, … */
     ac_position_store(&position, 0, 64, 0, ac_clock_ns());
     writer->settings.reader_ttl_ns = 1;
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
@@ -222,19 +222,19 @@ TEST(a_clock_that_jumps_ahead_makes_nobody_look_dead) {
     ahead_ns = 3600000000000u;
     CHECK_EQUAL(live_readers(writer), 1);
     CHECK_EQUAL(retain(writer), 1);
-    /* A sign of life from before the jump, that nobody has looked at yet. */
+    /* A sign of life from before the jump, which the writer has not seen yet. */
     ahead_ns = 0;
     leave_position("one.meta", 1, 64, 1);
     ahead_ns = 3600000000000u;
     CHECK_EQUAL(live_readers(writer), 1);
     CHECK_EQUAL(retain(writer), 1);
-    /* The same, after a look that was longer ago than a reader may be silent. */
+    /* The same, after a check that was longer ago than a reader may be silent. */
     passed_ns = 2 * config.reader_ttl_ns;
     leave_position("one.meta", 1, 64, 0);
     ahead_ns += 3600000000000u;
     CHECK_EQUAL(live_readers(writer), 1);
     CHECK_EQUAL(retain(writer), 1);
-    /* But it does not live forever. */
+    /* But at last the reader counts as gone. */
     passed_ns += config.reader_ttl_ns;
     CHECK_EQUAL(live_readers(writer), 0);
     passed_ns = ahead_ns = 0;
@@ -274,8 +274,8 @@ TEST_IN_MEMORY(signs_of_life_are_kept_of_as_many_readers_as_there_can_be) {
     free(liveness.entries);
 }
 
-/* Names with a date or a pid in them add up. No new one is let in then; but what is there already, by whatever
- * means it came, must not keep a writer from opening, retaining or making room. */
+/* Names with a date or a pid in them accumulate. At the limit no new name is accepted; but existing ones, however they
+ * came, must not keep a writer from opening, retaining or making room. */
 TEST_IN_MEMORY(too_many_readers_keep_only_new_ones_out) {
     ac_writer_config_t config = retaining();
     config.capacity_bytes = 1 << 20;
@@ -331,7 +331,8 @@ TEST_IN_MEMORY(impossible_positions_are_not_readers) {
     close_writer(writer);
 }
 
-/* Without a free descriptor the positions cannot be read; that must not look like nobody being there. */
+/* Without a free descriptor the positions cannot be read; this must not look like a queue without
+ * readers. */
 TEST_IN_MEMORY(readers_that_cannot_be_seen_are_not_forgotten) {
     static const struct {
         int call;
@@ -403,7 +404,7 @@ TEST_IN_MEMORY(an_empty_segment_does_not_count_towards_the_total) {
     CHECK_EQUAL(retain(writer), 0);
     writer->settings.retain_bytes = (full - 1) * SEGMENT;
     CHECK_EQUAL(retain(writer), 1);
-    /* They go when all before them is gone, and there is still too much. */
+    /* They are removed when everything before them is gone and there is still too much. */
     append_numbered(writer, 100);
     writer->settings.retain_bytes = 3 * SEGMENT;
     retain(writer);
@@ -488,10 +489,10 @@ TEST(an_empty_segment_is_archived_with_what_came_before_it) {
     config.retain_for_readers = 0;
     config.archive = archive;
     ac_writer_t *writer = fill_and_lose(&config);
-    /* What is before them goes first, … */
+    /* Segments before them are removed first, … */
     writer->settings.retain_bytes = SEGMENT;
     CHECK_EQUAL(retain(writer), stats.segment - EMPTY);
-    /* … they in a later round, as the last of their day so far, … */
+    /* … these in a later round, as the last of their day so far, … */
     writer->settings.retain_ns = 1;
     CHECK_EQUAL(retain(writer), stats.segment);
     archive_name(day, sizeof day, ".");
@@ -499,7 +500,7 @@ TEST(an_empty_segment_is_archived_with_what_came_before_it) {
     CHECK_EQUAL(archived.segments, stats.segment);
     CHECK_EQUAL(archived.next_seq, 100);
     CHECK_EQUAL(count_numbered(day), 100);
-    /* … and what follows them after them. */
+    /* … and then the later ones. */
     append_numbered(writer, 100);
     CHECK_OK(ac_writer_retain(writer, &err), err);
     CHECK_OK(ac_queue_info(day, &archived, &err), err);
@@ -567,14 +568,15 @@ TEST(an_archive_never_replaces_what_another_queue_put_there) {
     close_writer(writer);
 }
 
-/* The archive is often another disk: then moving is copying, and a failure on the way leaves the original. */
+/* The archive is often on another disk: then a move is a copy, and a failure during it leaves the
+ * original. */
 TEST(across_file_systems_a_segment_is_copied_before_it_is_removed) {
     char other[64] = "/dev/shm/aiochronicle-XXXXXX";
     struct stat here, there;
     if (access("/dev/shm", W_OK) != 0) return;
     CHECK(mkdtemp(other) != NULL);
     CHECK(stat(check_directory, &here) == 0 && stat(other, &there) == 0);
-    /* The last two find the copy in the archive, and the original in its place. */
+    /* The last two find the copy in the archive and the original still in the queue. */
     static const int calls[] = {AC_CALL_COPY, AC_CALL_WRITE,    AC_CALL_SYNC,
                                 AC_CALL_READ, AC_CALL_SYNC_DIR, AC_CALL_UNLINK};
     ac_writer_config_t config = retaining();
@@ -610,7 +612,7 @@ TEST(a_segment_is_archived_with_its_index_whichever_of_the_two_failed) {
         ac_os_set_hook(fail_hook, &failing);
         CHECK_FAILS(ac_writer_retain(writer, &err), err, AC_E_SYSTEM);
         ac_os_set_hook(NULL, NULL);
-        CHECK_EQUAL(failing.failed, i + 1); /* that of an index that is made again, too */
+        CHECK_EQUAL(failing.failed, i + 1); /* also that of an index that is created again */
         CHECK(exists(check_path("queue"), "000000000.q"));
     }
     CHECK_EQUAL(retain(writer), stats.segment);
@@ -652,12 +654,12 @@ TEST(a_reader_beats_as_often_as_a_short_ttl_demands) {
         last_ns = entry.heartbeat_ns;
         ac_os_sleep_ns(10000000);
     }
-    CHECK(beats > 4); /* ten, on a machine with nothing else to do */
+    CHECK(beats > 4); /* ten on an idle machine */
     ac_reader_free(reader);
     close_writer(writer);
 }
 
-/* ---- what is relied on is on disk before anything goes ---- */
+/* ---- positions that a removal relies on are on disk before it ---- */
 
 enum { SEEN_MAX = 256 };
 static struct {
@@ -689,7 +691,7 @@ static ino_t inode_of(const char *name) {
     return info.st_ino;
 }
 
-/* How often before the first removal, or at all if nothing was removed. */
+/* Returns how often before the first removal, or in total if nothing was removed. */
 static int synced_before_removal(int call, const char *name) {
     int count = 0;
     for (int i = 0; i < seen_count; i++) {
@@ -768,10 +770,11 @@ TEST(nothing_goes_if_a_position_cannot_be_made_durable) {
         CHECK(strstr(err.path, names[i]));
         segments_left(&first);
         CHECK_EQUAL(first, 0);
-        /* Nor does a new name begin after what has stayed. */
+        /* A new name does not begin after the kept segments, either. */
         CHECK_EQUAL(ac_load_relaxed_u64(&writer->control->removing), 0);
     }
-    /* The kernel reports a failure once and calls the same pages clean then: only a new commit will do. */
+    /* The kernel reports a failure once and then considers the same pages clean: only a new commit
+     * helps. */
     ino_t inode = inode_of(names[0]);
     commit_at(reader, 2);
     ac_os_set_hook(fail_sync_of, &inode);
@@ -817,7 +820,7 @@ TEST(a_segment_that_cannot_be_read_has_no_age_and_no_size) {
         CHECK_EQUAL(retain(writer), 0);
         CHECK_EQUAL(retain(writer), 0);
         CHECK_EQUAL(logged("cannot be read"), 1);
-        /* All that it was for have read it. */
+        /* All readers have read it. */
         writer->settings.retain_bytes = writer->settings.retain_ns = 0;
         writer->settings.retain_for_readers = 1;
         ac_reader_t *reader = open_reader(check_path("queue"), "one", AC_START_LAST);
@@ -845,7 +848,7 @@ TEST(a_segment_that_is_cut_short_or_has_no_header_does_not_go_by_age) {
     }
 }
 
-/* ---- who is waited for ---- */
+/* ---- the readers that retention waits for ---- */
 
 TEST(by_default_a_reader_that_is_away_keeps_its_data) {
     ac_writer_config_t config = retaining();
@@ -871,7 +874,7 @@ TEST(a_limit_that_was_chosen_ends_the_wait_for_who_is_away_and_is_logged) {
     ac_reader_t *reader = open_reader(check_path("queue"), "risk", AC_START_FIRST);
     commit_at(reader, 1);
     logged("");
-    CHECK_EQUAL(retain(writer), 1); /* it is open, and holds what it has not read */
+    CHECK_EQUAL(retain(writer), 1); /* it is open, and keeps what it has not read */
     CHECK_EQUAL(logged(""), 0);
     ac_reader_free(reader);
     retain(writer);

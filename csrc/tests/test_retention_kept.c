@@ -1,4 +1,4 @@
-/* Why segments are kept: the reasons, and that they are those by which retention goes. */
+/* The reported reasons why segments are kept are those that retention applies. */
 #include "position.h"
 
 #include "queue.h"
@@ -37,7 +37,7 @@ static void configure(ac_writer_t *writer, const ac_settings_t *settings) {
     CHECK_OK(ac_writer_configure(writer, settings, &err), err);
 }
 
-/* What is said to go is what goes, and nothing else. */
+/* Exactly the segments that are reported as removable are removed. */
 static void check_retention_agrees(ac_writer_t *writer) {
     ac_queue_info_t info;
     size_t count = ask(), goes = 0;
@@ -212,7 +212,7 @@ TEST_IN_MEMORY(other_rules_than_those_in_force_are_explained_and_not_applied) {
     memset(rules.wait_for, 'x', sizeof rules.wait_for);
     CHECK_FAILS(ac_queue_why_kept(check_path("queue"), &rules, kept, ROOM, &err), err, AC_E_NAME);
     close_writer(writer);
-    /* A writer that says nothing does not matter: these rules are known. */
+    /* A writer that publishes nothing does not matter: these rules are known. */
     remove_in(check_path("queue"), AC_PUBLISHED_FILE);
     rules = before;
     rules.retain_bytes = 1;

@@ -117,7 +117,7 @@ TEST(links_pipes_and_directories_are_not_segments) {
     CHECK_EQUAL(symlink("/etc/passwd", check_path("queue/000000000.q")), 0);
     CHECK_FAILS(ac_segment_open(&dir, fd, 0, SIZE, 0, &map, &err), err, AC_E_NOT_A_QUEUE);
     CHECK_EQUAL(mkfifo(check_path("queue/000000001.q"), 0600), 0);
-    alarm(20); /* a pipe nobody writes to would be waited for */
+    alarm(20); /* opening a pipe without a writer would block */
     CHECK_FAILS(ac_segment_open(&dir, fd, 1, SIZE, 0, &map, &err), err, AC_E_NOT_A_QUEUE);
     alarm(0);
     CHECK_EQUAL(mkdir(check_path("queue/000000002.q"), 0700), 0);
@@ -163,7 +163,7 @@ TEST(the_list_has_segments_only_and_in_order) {
     ac_os_close(fd);
 }
 
-/* Filling ahead writes zeros: it must not touch a byte before `from`, nor one behind `to`. */
+/* Filling ahead writes zeros: it must not touch a byte before `from` or after `to`. */
 TEST(populating_leaves_everything_outside_as_it_is) {
     ac_map_t *map;
     uint64_t random = check_seed() | 1;

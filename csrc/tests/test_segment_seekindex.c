@@ -83,7 +83,7 @@ TEST(a_lookup_never_goes_past_the_first_match) {
     }
     CHECK_EQUAL(ac_index_lookup(&index, map, 0, 0), AC_SEGMENT_DATA);
     CHECK_EQUAL(ac_index_lookup(&index, map, 0, UINT64_MAX), offset_of(4 * 4096));
-    /* An entry that names another record than the one it points to is worth nothing. */
+    /* An entry that names another record than the one it points to is not used. */
     index.entries[4].seq++;
     CHECK_EQUAL(ac_index_lookup(&index, map, 0, UINT64_MAX), AC_SEGMENT_DATA);
     index.seq_unordered = 1;
@@ -92,7 +92,7 @@ TEST(a_lookup_never_goes_past_the_first_match) {
     drop_segment();
 }
 
-/* One field of the file changed; what ac_index_load says to it. */
+/* Changes one field of the file; returns the answer of ac_index_load. */
 static int load_with(uint64_t offset, uint64_t value, size_t length) {
     ac_index_t index = {0};
     CHECK_EQUAL(ac_index_extend(&index, map), 0);
@@ -126,7 +126,7 @@ TEST(a_crooked_index_is_refused) {
     CHECK_EQUAL(load_with(80 + 48 + 16, AC_SEGMENT_DATA, 8), AC_E_CORRUPT); /* not ascending */
     CHECK_EQUAL(truncate(check_path("queue/000000005.idx"), 79), 0);
     CHECK_FAILS(ac_index_load(&index, &dir, dir_fd, 5, SIZE, &err), err, AC_E_CORRUPT);
-    /* A sparse file that claims an entry for every byte must not be read into memory. */
+    /* The engine must not read a sparse file that claims an entry for every byte into memory. */
     CHECK_EQUAL(load_with(offsetof(ac_index_header_t, entry_count), SIZE / 64 + 1, 8),
                 AC_E_CORRUPT);
     CHECK_EQUAL(truncate(check_path("queue/000000005.idx"), 1ll << 40), 0);

@@ -43,7 +43,7 @@ TEST(a_fault_that_is_not_ours_kills_as_ever) {
         _exit(foreign[8192]);
     }
     CHECK_EQUAL(waitpid(child, &status, 0), child);
-    /* A sanitizer's own handler, which ours passes it on to, reports it and exits. */
+    /* A sanitizer's own handler, to which ours passes the signal, reports it and exits. */
     int reported = WIFEXITED(status) && WEXITSTATUS(status) != 0;
     CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS) || reported);
     ac_map_release(ours);
@@ -92,7 +92,7 @@ static void *map_and_unmap(void *argument) {
     return NULL;
 }
 
-/* The list of mappings is changed by another thread while this one forks. */
+/* Another thread changes the list of mappings while this one forks. */
 TEST(a_forked_child_can_map_and_unmap) {
     int fd = make_file("file", LENGTH), error;
     pthread_t thread;

@@ -52,7 +52,7 @@ static void sync_files(void) {
         CHECK_EQUAL(files.told[i], 1);
 }
 
-/* Fails calls of `call` (for one file if `fd` is not -1), and those in `refused` for everybody. */
+/* Fails calls of `call` (for one file if `fd` is not -1), and those in `refused` for every file. */
 typedef struct plan {
     int call, fd, error, refused[2];
     uint64_t syncs, threads;
@@ -77,7 +77,7 @@ static void run(plan_t *plan) {
     close_files();
 }
 
-/* io_uring as it is here; threads; and neither. */
+/* io_uring if this kernel has it; threads; and neither. */
 static const int without[3][2] = {{-1, -1}, {AC_CALL_RING, -1}, {AC_CALL_RING, AC_CALL_THREAD}};
 
 static plan_t plan_for(int way) {
@@ -111,7 +111,7 @@ TEST(a_failed_sync_is_its_own_ranges_only) {
 
 TEST(a_file_that_is_not_open_gives_its_own_error) {
     open_files();
-    files.ranges[3].fd = -1; /* no such file for the ring, and none whose writing could begin */
+    files.ranges[3].fd = -1; /* the ring has no such file, and write-back cannot begin */
     sync_files();
     for (int i = 0; i < FILES; i++)
         CHECK_EQUAL(files.ranges[i].result, i == 3 ? -EBADF : 0);
@@ -133,7 +133,7 @@ TEST(empty_ranges_keep_their_result) {
     close_files();
 }
 
-/* The writers' half: the same as ac_writer_flush for each, but together. */
+/* The writers' part: like ac_writer_flush for each, but together. */
 
 enum { WRITERS = 300, SEGMENT = 16 << 10 }; /* more than one group */
 

@@ -1,7 +1,7 @@
-/* One queue, used by everything at once: an appender, readers that wait and commit, readers that seek,
- * flushes, retention and statistics from other threads. Meant for ThreadSanitizer, which judges by
- * address: so segments and the control block are mapped once and shared by all handles (the engine's
- * calls of ac_os_map are linked to the ones below), as if reader and writer were one.
+/* One queue, used concurrently: an appender, readers that wait and commit, readers that seek, flushes,
+ * retention and statistics from other threads. For ThreadSanitizer, which compares addresses: so all
+ * handles share one mapping of each segment and of the control block (the engine's calls of ac_os_map are
+ * linked to the functions below).
  *
  * AIOCHRONICLE_THREADS_SECONDS sets how long (2). */
 #include "queue.h"
@@ -116,13 +116,13 @@ static void *append(void *unused) {
             CHECK_EQUAL(seq, run.appended);
             ac_store_release_u64(&run.appended, run.appended + 1);
         }
-        /* Bursts, so that readers also get to sleep. */
+        /* Bursts, so that readers also sleep. */
         if (check_random(&random) % 512 == 0) ac_os_sleep_ns(check_random(&random) % 500000);
     }
     return NULL;
 }
 
-/* A named reader: sees everything, waits, and commits, which is what lets retention go on. */
+/* A named reader: gets every message, waits, and commits, which lets retention proceed. */
 static void *follow(void *argument) {
     int number = (int)(intptr_t)argument;
     char name[32];
@@ -151,7 +151,7 @@ static void *follow(void *argument) {
     return NULL;
 }
 
-/* An anonymous reader, which retention does not wait for: seeks, and may find that it came too late. */
+/* An anonymous reader, for which retention does not wait: it seeks, and may find its segment removed. */
 static void *seek(void *unused) {
     uint64_t random = run.seed * 3 | 1;
     ac_message_t message;
@@ -231,7 +231,7 @@ static void run_threads(const ac_writer_config_t *config, double seconds) {
     run.writer = open_writer(path, config);
     for (int i = 0; i < 3; i++)
         pthread_create(&threads[count++], NULL, follow, (void *)(intptr_t)i);
-    while (ac_load_seq_cst_u32(&run.following) < 3) /* what nobody follows may be deleted at once */
+    while (ac_load_seq_cst_u32(&run.following) < 3) /* or retention runs first */
         ac_os_sleep_ns(100000);
     pthread_create(&threads[count++], NULL, append, NULL);
     pthread_create(&threads[count++], NULL, seek, NULL);

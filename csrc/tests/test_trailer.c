@@ -11,7 +11,7 @@ static ac_slice_t text(const char *string) {
     return (ac_slice_t){string, strlen(string)};
 }
 
-/* On the heap, and no longer than it is, so that the sanitizer sees a step too far. */
+/* On the heap with its exact size, so that the sanitizer detects an overrun. */
 static uint8_t *make(const char *key, const ac_header_t *headers, size_t count, uint32_t *size) {
     ac_slice_t bytes = text(key ? key : "");
     const ac_slice_t *given = key ? &bytes : NULL;
@@ -131,7 +131,7 @@ TEST(names_are_utf8) {
     }
 }
 
-/* One thing is wrong with each. */
+/* Each has one error. */
 TEST(malformed_trailers_are_refused) {
     static const struct {
         uint8_t bytes[16];
@@ -265,7 +265,8 @@ TEST(a_trailer_larger_than_the_reservation_is_refused) {
     close_writer(writer);
 }
 
-/* The checksums fit, so it was written like that: damage for readers, nothing that recovery would cut off. */
+/* The checksums match, so it was written like that: damage for readers, but recovery does not cut it
+ * off. */
 TEST(a_malformed_trailer_is_a_corrupt_record) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("queue"), &config);

@@ -1,4 +1,4 @@
-/* Who is connected to whom, while readers come and go under a running writer. */
+/* Connections between a running writer and readers that come and go. */
 #include "forks.h"
 #include "queue.h"
 #include "reader.h"
@@ -39,7 +39,8 @@ static pid_t start_writer(void) {
     return child;
 }
 
-/* Otherwise a writer that dies before it connects leaves a reader asleep over what it had published. */
+/* Otherwise a writer that dies before it connects leaves a reader asleep although it had published a
+ * message. */
 TEST(a_reader_polls_until_the_live_writer_has_connected) {
     int status;
     pid_t child = start_writer();
@@ -58,7 +59,7 @@ TEST(a_reader_polls_until_the_live_writer_has_connected) {
     ac_reader_free(reader);
 }
 
-/* The writer then meets one event for each of its lives, and all of them lead to the last one. */
+/* The writer then gets one event for each life of the reader, and all of them lead to the last one. */
 TEST(a_reader_that_comes_back_at_once_is_connected) {
     int status;
     pid_t child = start_writer();
@@ -84,8 +85,8 @@ TEST(a_reader_that_comes_back_at_once_is_connected) {
 
 static uint32_t finished;
 
-/* Keeps the wake thread reading events of wake/, so that the one of a new reader is met before the end of
- * the connection to the old one. */
+/* Keeps the wake thread reading events of wake/, so that it handles the event of a new reader before the
+ * end of the connection to the old one. */
 static void *stir(void *path) {
     char name[1400];
     snprintf(name, sizeof name, "%s/wake/not-a-reader", (const char *)path);
@@ -115,7 +116,7 @@ TEST(a_reader_that_comes_back_under_its_name_is_found_again) {
     close_writer(writer);
 }
 
-/* As when it is attached to a fan-in: announced a second time, with nothing left of the first. */
+/* As when the reader is attached to a fan-in: announced a second time, with nothing left of the first. */
 TEST(a_reader_that_gets_another_eventfd_is_found_again) {
     ac_writer_config_t config = small_queue(SEGMENT);
     config.inline_housekeeping = 0;
@@ -145,7 +146,7 @@ TEST(a_queue_whose_writer_was_closed_is_not_polled) {
     ac_reader_free(reader);
 }
 
-/* What a reader's place in wake/ offers to a writer, and whether the writer takes it for a reader. */
+/* Various files at a reader's place in wake/, and whether the writer takes each for a reader. */
 static uint64_t sleepers_after_offering(ac_writer_t *writer, const char *queue, int offered) {
     char path[1200];
     ac_writer_stats_t stats;
@@ -193,7 +194,7 @@ TEST(only_an_eventfd_is_taken_for_one) {
     close_writer(writer);
 }
 
-/* Whoever takes the lock next may be somebody who does not signal. */
+/* The next holder of the lock may be a process that does not signal. */
 TEST(a_reader_that_cannot_watch_the_lock_polls) {
     ac_writer_config_t config = small_queue(SEGMENT);
     failing_t failing = {.call = AC_CALL_WATCH, .error = ENOSPC};
@@ -237,7 +238,7 @@ TEST(a_writer_that_cannot_watch_does_not_say_that_it_signals) {
     close_writer(writer);
 }
 
-/* More than have a bit of their own, and more than the wake thread signals in one go. */
+/* More readers than have a bit of their own, and more than the wake thread signals at once. */
 enum { SLEEPERS = 70, WAKE_UPS = 30 };
 
 static void open_sleepers(ac_reader_t *readers[SLEEPERS]) {
@@ -249,7 +250,7 @@ static void open_sleepers(ac_reader_t *readers[SLEEPERS]) {
         CHECK(becomes_attended(readers[i]));
 }
 
-/* Empties the eventfds of what is left of connecting, too. */
+/* Also clears eventfds of signals left from connecting. */
 static void put_to_sleep(ac_reader_t *const readers[SLEEPERS]) {
     for (int i = 0; i < SLEEPERS; i++) {
         while (ac_os_eventfd_wait(readers[i]->eventfd->fd, 0))
@@ -282,7 +283,7 @@ TEST(many_sleepers_are_signalled_once_each) {
     for (int i = 0; i < WAKE_UPS; i++) {
         put_to_sleep(readers);
         append_numbered(writer, 1);
-        check_woken(readers, i == 0 ? 2 : 1); /* one may be left of connecting */
+        check_woken(readers, i == 0 ? 2 : 1); /* one may be left from connecting */
     }
     ac_writer_stats(writer, &stats);
     CHECK_EQUAL(stats.wakeups, SLEEPERS * WAKE_UPS);

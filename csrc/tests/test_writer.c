@@ -227,7 +227,7 @@ TEST_IN_MEMORY(roll_limits_go_on_where_they_were_after_reopening) {
     }
 }
 
-/* ---- pages filled ahead must never meet what is stored already ---- */
+/* ---- filling pages ahead must never overwrite stored records ---- */
 
 static void fill_ahead(int flush_mode, uint64_t seed) {
     static uint8_t large[3 << 20];
@@ -306,7 +306,7 @@ TEST(at_capacity_an_append_fails_until_the_slowest_reader_has_committed) {
     config.capacity_bytes = 1280;
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     uint64_t lag, live;
-    for (int i = 0; i < 20; i++) /* nobody reads: nothing to wait for */
+    for (int i = 0; i < 20; i++) /* no reader: nothing to wait for */
         CHECK_OK(ac_writer_append(writer, "0123456789", 10, 0, AC_NOW, &err), err);
     ac_reader_t *reader = open_reader(check_path("queue"), "slow", AC_START_LAST);
     commit_here(reader);
@@ -402,7 +402,7 @@ static int forked_calls(ac_writer_t *writer) {
 TEST(in_a_forked_child_every_call_says_so_and_the_parent_goes_on) {
     ac_writer_t *writer = open_small();
     append_numbered(writer, 3);
-    /* As if another thread were in the middle of something at that moment. */
+    /* As if another thread were inside a call at that moment. */
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);
     pid_t child = fork();
@@ -472,8 +472,8 @@ TEST(memory_that_may_not_be_locked_is_an_error) {
     CHECK(strstr(err.detail, "RLIMIT_MEMLOCK"));
 }
 
-/* Every system call of a life with rolls, flushes and sealing, failed in turn. What was acknowledged before
- * is there afterwards, and nothing is left open. */
+/* Fails every system call of a writer's life with rolls, flushes and sealing in turn. Every acknowledged
+ * message is there afterwards, and nothing is left open. */
 static int count_fds(void) {
     int count = 0;
     DIR *stream = opendir("/proc/self/fd");
@@ -530,7 +530,7 @@ static uint64_t wakeups_of(ac_writer_t *writer, int appends) {
     return after.wakeups - before.wakeups;
 }
 
-/* A program that sleeps as others do; the count is its own affair. */
+/* Sleeps like a reader of another program; the test counts it. */
 static void *sleep_on_futex(void *context) {
     ac_control_t *control = context;
     uint32_t seq = ac_load_acquire_u32(&control->notify_seq);
@@ -553,7 +553,7 @@ TEST(a_waiter_that_was_killed_does_not_cost_a_call_per_append) {
     }
     CHECK_EQUAL(wakeups_of(writer, 6400), 100);
 
-    /* Another one counts, and is woken by the very next append. */
+    /* A second sleeper counts, and the next append wakes it. */
     pthread_t sleeper;
     ac_fetch_add_seq_cst_u32(&writer->control->waiters_pending, 1);
     CHECK_EQUAL(pthread_create(&sleeper, NULL, sleep_on_futex, writer->control), 0);
@@ -576,7 +576,7 @@ TEST(a_waiter_that_is_taken_for_dead_is_woken_a_little_later) {
     CHECK_EQUAL(pthread_create(&sleeper, NULL, sleep_on_futex, writer->control), 0);
     ac_os_sleep_ns(50000000); /* it sleeps by now, most likely */
     uint64_t started = ac_os_monotonic_ns();
-    wakeups_of(writer, 1); /* and no more: the housekeeper comes by within a second */
+    wakeups_of(writer, 1); /* and no longer: the housekeeper runs within a second */
     pthread_join(sleeper, NULL);
     CHECK(ac_os_monotonic_ns() - started < 10000000000u);
     close_writer(writer);

@@ -1,4 +1,4 @@
-/* The background work of several writers: what takes long for one must not keep the others waiting. */
+/* The background work of several writers: long work for one must not delay the others. */
 #include "writer.h"
 
 #include "queue.h"
@@ -11,7 +11,7 @@ enum { SEGMENT = 16 << 10, LARGE = 4 << 20, SEGMENTS = 3 };
 static ac_error_t err;
 static ac_writer_stats_t stats;
 
-/* A disk that takes its time for one kind of call. */
+/* A disk that is slow for one kind of call. */
 typedef struct slow {
     int call;
     uint64_t sleep_ns;
@@ -43,7 +43,8 @@ static void wait_for_call(const slow_t *slow) {
     }
 }
 
-/* An archive to which segments have to be copied; the tests' queues are in memory. 0 = there is none here. */
+/* An archive to which segments must be copied; the tests' queues are in memory. 0 = none on this
+ * machine. */
 static char archive[64];
 
 static int make_archive(void) {
@@ -76,7 +77,7 @@ static void look_into_archive(void) {
     nftw(archive, count_archived, 16, FTW_PHYS);
 }
 
-/* A queue of SEGMENTS full segments, and one that is not; then a writer that archives the full ones. */
+/* A queue with SEGMENTS full segments and a partial one; then a writer that archives the full ones. */
 static ac_writer_t *open_archiving(uint64_t segment_size) {
     static uint8_t payload[8000];
     ac_writer_config_t config = small_queue(segment_size);
@@ -107,7 +108,7 @@ static ac_writer_t *open_batching(void) {
     return open_batches_of("batching", SEGMENT, 20 * MS);
 }
 
-/* Appends one message and waits until it is durable. How long it took. */
+/* Appends one message and waits until it is durable. Returns how long it took. */
 static uint64_t time_of_batch(ac_writer_t *writer) {
     uint64_t began = ac_os_monotonic_ns();
     int64_t seq = ac_writer_append(writer, "order", 5, 0, AC_NOW, &err);
@@ -124,7 +125,7 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* How long the batches of a writer take at worst, and its heartbeats, until the slow calls are over. */
+/* Returns the longest times of a writer's batches and heartbeats until the slow calls are over. */
 static void watch(ac_writer_t *writer, uint64_t for_ns, uint64_t *batch_ns, uint64_t *beat_ns) {
     uint64_t began = ac_os_monotonic_ns();
     *batch_ns = *beat_ns = 0;
@@ -175,7 +176,7 @@ TEST_IN_MEMORY(segments_are_sealed_while_another_writer_archives) {
     remove_archive();
 }
 
-/* Also that writer's own heartbeat and look at its files. */
+/* Also that writer's own heartbeat and check of its files. */
 TEST_IN_MEMORY(batches_are_on_time_while_another_writer_seals) {
     slow_t slow = {.call = AC_CALL_SYNC_MAP, .sleep_ns = 1500 * MS, .length_min = LARGE / 2};
     ac_writer_config_t config = small_queue(LARGE);
@@ -199,14 +200,14 @@ TEST_IN_MEMORY(batches_are_on_time_while_another_writer_seals) {
     close_writer(batching);
 }
 
-/* Its batch needs the full segment to be synced, too: that is not waited for where batches of others are due. */
+/* Its batch needs a sync of the full segment, too, which must not delay batches of others that are due. */
 TEST_IN_MEMORY(batches_are_on_time_while_another_writer_of_batches_seals) {
     slow_t slow = {.call = AC_CALL_SYNC_MAP, .sleep_ns = 1500 * MS, .length_min = LARGE / 2};
     static uint8_t payload[LARGE / 8];
     uint64_t batch_ns, beat_ns;
     ac_writer_t *batching = open_batching();
     ac_writer_t *rolling = open_batches_of("rolling", LARGE, 400 * MS);
-    time_of_batch(rolling); /* and so the next one is not due while it rolls */
+    time_of_batch(rolling); /* so the next one is not due while it rolls */
     ac_os_set_hook(slow_hook, &slow);
     for (int i = 0; i < 9; i++)
         CHECK_OK(ac_writer_append(rolling, payload, sizeof payload, 0, AC_NOW, &err), err);
@@ -237,7 +238,7 @@ TEST_IN_MEMORY(closing_does_not_wait_until_everything_is_archived) {
     look_into_archive();
     CHECK_EQUAL(count_q, 0);
     CHECK_EQUAL(count_tmp, 0);
-    /* Nothing is about to go any more: a new reader begins with what was not archived. */
+    /* No removal is pending any more: a new reader begins with what was not archived. */
     ac_reader_t *reader = open_reader(check_path("archived"), "new", AC_START_COMMITTED);
     ac_reader_stats_t reading;
     ac_reader_stats(reader, &reading);

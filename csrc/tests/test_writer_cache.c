@@ -20,14 +20,14 @@ static ac_writer_t *open_recorder(void) {
     return writer;
 }
 
-/* As if the segment had been sealed and synced now, after it was filled at so many bytes a second. */
+/* Makes the segment look sealed and synced now, after it was filled at this many bytes a second. */
 static void seal_again(ac_writer_t *writer, uint64_t bytes_per_s) {
     ac_sealing_t sealing = {
         .map = writer->map, .end = 128 * MIB, .filled_ns = 128 * MIB * 1000000000 / bytes_per_s};
     ac_writer_recycle_pages(writer, &sealing);
 }
 
-/* Pages of a segment's first bytes in the page cache. */
+/* Returns how many pages of a segment's first bytes are in the page cache. */
 static int is_cached(uint32_t segment) {
     char name[64];
     unsigned char pages[ROLL_BYTES / 4096];
@@ -74,7 +74,7 @@ TEST(a_fast_writer_with_dear_pages_gives_back_the_oldest_and_keeps_the_newest) {
     CHECK(is_cached(SEALED + 1 - KEPT));
     seal_again(writer, 10 * MIB);
     CHECK(!writer->recycles_pages);
-    /* Whoever reads it now has all of it. */
+    /* A reader still gets every message. */
     uint64_t count = writer->seq;
     close_writer(writer);
     CHECK_EQUAL(count_numbered(check_path("queue")), count);

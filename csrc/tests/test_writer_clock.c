@@ -1,5 +1,5 @@
-/* Timestamps and heartbeats that are ahead of the clock: which are refused, what a successor makes of them, and
- * what the log says. */
+/* Timestamps and heartbeats ahead of the clock: which are refused, how the next writer handles them, and what it
+ * logs. */
 #include "fanin.h"
 #include "log.h"
 #include "queue.h"
@@ -24,7 +24,7 @@ static uint64_t watermark(void) {
     return info.watermark_ns;
 }
 
-/* How many warnings with this text there were; takes everything out of the log. */
+/* Returns the number of warnings with this text; empties the log. */
 static int warnings(const char *text) {
     ac_log_entry_t entry;
     int found = 0;
@@ -95,8 +95,8 @@ TEST(a_promise_that_may_be_meant_is_kept_by_the_next_writer) {
     close_writer(writer);
 }
 
-/* Strict order went by the promise; what comes after it was taken back must not be overtaken by what is
- * delivered later. */
+/* Strict order relied on the promise. After it was taken back, later deliveries must not overtake older
+ * messages. */
 TEST(strict_order_sees_that_a_promise_was_taken_back) {
     enum { QUEUES = 12 };
     ac_writer_config_t config = small_queue(SEGMENT);
@@ -124,7 +124,7 @@ TEST(strict_order_sees_that_a_promise_was_taken_back) {
         CHECK_EQUAL(ac_fanin_next(fanin, &message, &slot, &late, &err), 1);
         CHECK_EQUAL(message.timestamp_ns, now + (uint64_t)i * 100);
     }
-    /* As a killed writer leaves it: the lock is free, and nothing says that it was closed. */
+    /* The state that a killed writer leaves: the lock is free, and there is no mark of a close. */
     ac_control_t *control = ac_control_of(readers[7]->control_map);
     close_writer(writers[7]);
     control->clean.checksum ^= 1;
@@ -225,7 +225,7 @@ TEST(a_timestamp_too_far_ahead_is_refused_whichever_way_it_comes) {
     close_writer(writer);
 }
 
-/* What is allowed moves on with the clock, and the engine's own is never refused. */
+/* The limit moves with the clock, and the engine's own timestamps are never refused. */
 TEST(the_limit_follows_the_clock) {
     const uint64_t step = 20000000; /* 20 ms */
     ac_writer_t *writer = open_limited(step, 0);

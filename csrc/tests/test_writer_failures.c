@@ -1,4 +1,4 @@
-/* What background work could not do is in the statistics and, once, in the log. */
+/* A failure of background work is in the statistics and, once, in the log. */
 #include "log.h"
 #include "writer.h"
 
@@ -19,7 +19,7 @@ static ac_writer_t *open_small(void) {
     return open_writer(check_path("queue"), &config);
 }
 
-/* There is one entry, about this file of the queue. */
+/* Checks that the log has one entry, about this file of the queue. */
 static void check_logged(int level, const char *file, const char *what, const char *why) {
     char path[1200];
     CHECK_EQUAL(ac_log_next(&entry), 1);
@@ -132,7 +132,7 @@ TEST_IN_MEMORY(a_queue_that_was_removed_is_logged_once) {
     close_writer(writer);
 }
 
-/* As the housekeeper does it. */
+/* As the housekeeper does. */
 static void retain(ac_writer_t *writer, int error) {
     failing_t failing = {.call = AC_CALL_LIST, .error = error};
     if (error) ac_os_set_hook(fail_hook, &failing);

@@ -27,7 +27,7 @@ TEST(a_flush_moves_index_meta_to_the_end_and_sealing_does_not_take_it_back) {
     config.inline_housekeeping = 1;
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     writer->config.inline_housekeeping = 0; /* so that rolls leave segments to be sealed … */
-    ac_housekeeper_remove(&writer->disk);   /* … and nobody does it */
+    ac_housekeeper_remove(&writer->disk);   /* … and no thread seals them */
     append_numbered(writer, 150);
     CHECK(writer->sealing != NULL);
     CHECK_EQUAL(ac_writer_flush(writer, &err), 150);
@@ -47,7 +47,7 @@ static struct {
     int indexes, synced, flushed;
 } sealed;
 
-/* While the index of a segment is being written, somebody flushes; the seal has been synced by then. */
+/* A flush while the index of a segment is being written; the seal has been synced by then. */
 static int flush_meanwhile(void *context, int call, const char *path, int fd, uint64_t offset,
                            uint64_t length) {
     (void)context;
@@ -56,7 +56,7 @@ static int flush_meanwhile(void *context, int call, const char *path, int fd, ui
     sealed.synced += call == AC_CALL_SYNC_MAP && length == AC_SEGMENT_DATA;
     if (call != AC_CALL_OPEN || !path || !strstr(path, ".idx")) return 0;
     sealed.indexes++;
-    if (sealed.indexes > 1) return 0; /* one will do, and its own calls come here, too */
+    if (sealed.indexes > 1) return 0; /* one is enough, and its own calls come here, too */
     CHECK_EQUAL(sealed.synced, 1);
     CHECK_EQUAL(pthread_mutex_trylock(&sealed.writer->sync_mutex), 0);
     pthread_mutex_unlock(&sealed.writer->sync_mutex);
@@ -88,7 +88,7 @@ TEST(a_flush_does_not_wait_for_the_index_of_a_segment_that_is_sealed) {
 
 static uint32_t failing;
 
-/* The first sync of a segment fails, after the housekeeper had time to come to the same one. */
+/* The first sync of a segment fails, after the housekeeper had time to reach the same one. */
 static int fail_late(void *context, int call, const char *path, int fd, uint64_t offset,
                      uint64_t length) {
     (void)context;
@@ -107,7 +107,7 @@ static void *flush_in_vain(void *context) {
     return NULL;
 }
 
-/* The kernel tells of a failure once: the next sync of the same pages succeeds, and proves nothing. */
+/* The kernel reports a failure once: the next sync of the same pages succeeds, and proves nothing. */
 TEST(what_another_thread_could_not_sync_is_not_sealed) {
     pthread_t flusher;
     ac_writer_config_t config = small_queue(SEGMENT);
@@ -221,7 +221,7 @@ TEST(the_housekeeper_keeps_the_time_of_batch_mode) {
     close_writer(writer);
 }
 
-/* Writing is only begun ahead of a sync where many are under way at once. */
+/* Write-back begins ahead of a sync only if many syncs run at once. */
 TEST(batches_of_many_writers_are_flushed_together) {
     enum { WRITERS = 10 };
     ac_writer_t *writers[WRITERS];
@@ -322,7 +322,7 @@ TEST(a_segment_cut_before_it_was_sealed_is_told) {
     ac_writer_free(writer);
 }
 
-/* How far the segment is on disk. */
+/* Returns how far the segment is on disk. */
 static int note_sync(void *context, int call, const char *path, int fd, uint64_t offset,
                      uint64_t length) {
     uint64_t *end = context;
@@ -331,7 +331,7 @@ static int note_sync(void *context, int call, const char *path, int fd, uint64_t
     return 0;
 }
 
-/* Else a power cut leaves a gap before the place where the queue, properly closed, goes on. */
+/* Otherwise a power cut leaves a gap before the place where the closed queue continues. */
 TEST(an_abandoned_reservation_is_on_disk_before_the_queue_counts_as_closed) {
     ac_writer_t *writer = open_small();
     uint64_t synced = 0;

@@ -1,4 +1,4 @@
-/* A Java queue behind the public calls of a writer. What is in the files is cq4_writer's business. */
+/* A Java queue through the public calls of a writer. test_cq4_writer.c checks the content of the files. */
 #include "writer.h"
 
 #include "queue.h"
@@ -154,7 +154,7 @@ TEST(a_forked_childs_writer_is_closed) {
         CHECK_EQUAL(ac_writer_flush(writer, &err), AC_E_FORKED);
         CHECK_EQUAL(ac_writer_heartbeat(writer, AC_NOW, &err), AC_E_FORKED);
         ac_writer_free(writer);
-#ifndef __SANITIZE_THREAD__ /* which allows a child of threads no thread of its own */
+#ifndef __SANITIZE_THREAD__ /* which does not let a child of a process with threads start one */
         writer = open_java();
         CHECK_EQUAL(append(writer, "c"), (5ll << 32) + 1);
         ac_writer_free(writer);

@@ -1,4 +1,4 @@
-/* What a writer says about itself: seen from outside, of whatever became of the writer and of the file. */
+/* What a writer publishes about itself, read from outside, whatever happened to the writer and the file. */
 #include "writer_published.h"
 
 #include "crc32.h"
@@ -75,7 +75,7 @@ TEST(the_housekeeper_reports_by_itself) {
     close_writer(writer);
 }
 
-#ifndef __SANITIZE_THREAD__ /* which allows a child of threads no thread of its own */
+#ifndef __SANITIZE_THREAD__ /* which does not let a child of a process with threads start one */
 static pid_t start_victim(void) {
     int ready[2];
     char one;
@@ -133,7 +133,7 @@ TEST(a_writer_of_another_container_is_judged_by_its_heartbeat) {
     CHECK_EQUAL(look("queue")->state, AC_WRITER_OPEN);
     writer->control->writer_heartbeat_ns -= 10000000000u;
     CHECK_EQUAL(look("queue")->state, AC_WRITER_DIED);
-    CHECK(seen.command[0] != 0); /* by what it said itself */
+    CHECK(seen.command[0] != 0); /* by its own statement */
     close_writer(writer);
 }
 
@@ -267,7 +267,7 @@ TEST(random_content_with_a_good_checksum_is_harmless) {
     close_writer(writer);
 }
 
-/* A hook that takes its time for the calls of one kind. */
+/* A hook that delays calls of one kind. */
 typedef struct slowing {
     int call;
     uint64_t ns;

@@ -136,8 +136,7 @@ TEST(a_removed_lock_file_is_made_again_and_told) {
     remove_in(check_path("queue"), "writer.lock");
     failing_t failing = {.call = AC_CALL_OPEN, .error = EMFILE};
     ac_os_set_hook(fail_hook, &failing);
-    ac_writer_check_files(
-        writer); /* not now, then: but the queue is ours as long as control.meta is */
+    ac_writer_check_files(writer); /* fails; control.meta is still ours */
     ac_writer_check_files(writer);
     ac_os_set_hook(NULL, NULL);
     append_numbered(writer, 1);
@@ -154,7 +153,7 @@ TEST(a_removed_lock_file_is_made_again_and_told) {
     CHECK_EQUAL(count_numbered(check_path("queue")), 4);
 }
 
-/* It keeps out other programs too; and if one came and went, its epoch shows. */
+/* The lock also keeps out other programs; if one came and went, its epoch shows that. */
 TEST(something_else_in_place_of_the_lock_file_is_told) {
     ac_log_entry_t entry;
     forget_log();

@@ -188,7 +188,7 @@ TEST(readers_learn_of_another_ttl) {
     close_writer(writer);
 }
 
-/* One appends, another changes everything all the time: for ThreadSanitizer. */
+/* One thread appends while another keeps changing all settings: for ThreadSanitizer. */
 typedef struct changing {
     ac_writer_t *writer;
     uint32_t done;

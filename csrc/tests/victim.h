@@ -1,7 +1,8 @@
-/* A writer that does random things with a queue until it is killed, and notes each promise in a ledger.
+/* A writer that applies random operations to a queue until it is killed, and notes each promise in a
+ * ledger.
  *
- * Mostly SIGKILL comes from a timer of the kernel that the victim arms, because that hits it between any
- * two instructions even when the processors are busy with others; sometimes from the parent. */
+ * SIGKILL usually comes from a kernel timer that the victim arms, because this hits between any two
+ * instructions even if the processors are busy; sometimes it comes from the parent. */
 #ifndef AC_TEST_VICTIM_H
 #define AC_TEST_VICTIM_H
 
@@ -14,10 +15,10 @@
 
 enum { OPERATIONS_MAX = 40, BATCH_MAX = 6, MICROSECOND = 1000 };
 
-/* What one process is to do to the queue. Everything random in it comes from `random`. */
+/* The job of one process. Everything random in it comes from `random`. */
 typedef struct job {
     const char *path;
-    const char *archive; /* where retention may move segments to */
+    const char *archive; /* the directory to which retention may move segments */
     ledger_t *ledger;
     uint64_t salt;
     uint64_t random;
@@ -42,7 +43,7 @@ static void arm_kill(uint64_t delay_ns) {
         _exit(4);
 }
 
-/* Anything that is not in this list must not happen to a writer on a healthy disk. */
+/* The only errors that a writer may get on a healthy disk. */
 static int harmless(int64_t code) {
     return code >= 0 || code == AC_E_FULL;
 }
@@ -167,7 +168,7 @@ static void read_and_commit(const job_t *job, uint64_t *random) {
     ac_reader_defaults(&config);
     config.name = reader_names[which];
     int rc = ac_reader_open(job->path, &config, &reader, &err);
-    /* Retention does not wait for a name that registers while it is at work. */
+    /* Retention does not wait for a name that registers while retention runs. */
     if (rc == AC_E_POSITION_LOST && known->attempted == NEVER_COMMITTED && job->ledger->retained)
         return;
     EXPECT(rc);
@@ -246,7 +247,7 @@ static void write_until_killed(const job_t *job) {
         ac_store_release_u64(&job->ledger->operations, job->ledger->operations + 1);
     }
     ac_store_release_u64(&job->ledger->finished, 1);
-    if (job->kill_delay_ns) arm_kill(1); /* the operation that was to arm it may not have come */
+    if (job->kill_delay_ns) arm_kill(1); /* the operation that arms it may not have run */
     for (;;)
         pause();
 }

@@ -1,8 +1,8 @@
-/* A second opinion on the segments of a queue at rest, in C because a campaign asks for it a million times.
+/* An independent check of the segments of a queue at rest, in C because a campaign runs it a million times.
  *
- * Nothing of the engine is used, not even its checksums: files are read, and each rule of the format is
- * looked at again. tests/reference/format.py is the complete second opinion, and judges some of the same queues;
- * this one covers what a recovery can get wrong in a segment, and beside.h what lies beside the segments. */
+ * It uses no code of the engine, not even its checksums: it reads the files and checks each rule of the format.
+ * tests/reference/format.py is the complete check and covers some of the same queues; this one covers what a recovery
+ * can get wrong in a segment, and beside.h the files beside the segments. */
 #ifndef AC_TEST_WALK_H
 #define AC_TEST_WALK_H
 
@@ -37,9 +37,9 @@ typedef struct walk {
     uint64_t end_segment; /* where a reader stops */
     uint64_t end_offset;
     int ended;
-    uint64_t digest;  /* of the segments that were asked for */
-    chart_t *chart;   /* to be drawn; NULL = nobody wants one */
-    char broken[200]; /* the first rule that does not hold; empty = all do */
+    uint64_t digest;  /* of the requested segments */
+    chart_t *chart;   /* to be filled in; NULL = not wanted */
+    char broken[200]; /* the first rule that is broken; empty = none */
 } walk_t;
 
 __attribute__((format(printf, 2, 3))) static inline int walk_fails(walk_t *walk, const char *text,
@@ -167,7 +167,7 @@ static inline int walk_records(walk_t *walk, const uint8_t *bytes, uint64_t size
     return 0;
 }
 
-/* After the end of a queue that was just recovered there are only zeros, in later segments, too. */
+/* Checks that only zeros follow the end of a queue that was just recovered, in later segments, too. */
 static inline int walk_segment(walk_t *walk, const uint8_t *bytes, uint64_t size, uint64_t salt,
                                uint64_t segment) {
     if (walk_number(bytes, 4) != WALK_MAGIC || walk_number(bytes + 4, 4) != WALK_VERSION ||
@@ -196,7 +196,7 @@ static inline uint64_t walk_digest(uint64_t sum, const uint8_t *bytes, uint64_t 
     return sum;
 }
 
-/* Bytes of the record that was being written may be there, whole segments not. */
+/* Bytes of the unfinished record may be there, but no whole segments. */
 static inline int walk_has_set_aside(const char *path) {
     char pattern[1100];
     glob_t found;
@@ -242,7 +242,7 @@ static inline void walk_begin(walk_t *walk, chart_t *chart) {
     if (chart) chart->segments = chart->records = 0;
 }
 
-/* Reads and checks all segments of a queue that was just recovered or closed; the digest is of those up to
+/* Reads and checks all segments of a queue that was just recovered or closed; the digest covers those up to
  * `digest_last`. */
 static inline void walk_queue(const char *path, uint64_t size, uint64_t salt, uint64_t digest_last,
                               walk_t *walk, chart_t *chart) {
@@ -258,7 +258,7 @@ static inline void walk_queue(const char *path, uint64_t size, uint64_t salt, ui
     if (chart) chart->next_seq = walk->next_seq;
 }
 
-/* The same for an archive, whose days are in the order of their segments. */
+/* The same for an archive, whose days sort in the order of their segments. */
 static inline void walk_archive(const char *path, uint64_t size, uint64_t salt, walk_t *walk) {
     char pattern[1100];
     glob_t found;
