@@ -49,7 +49,7 @@ _REASONS: dict[int, tuple[KeptFor, str]] = {
     ),
     lib.AC_KEPT_AWAY: ("away", "reader {reader!r}, which is closed, has not committed past it"),
     lib.AC_KEPT_NO_READER: ("no reader", "the queue has no named reader yet"),
-    lib.AC_KEPT_LIMITS: ("limits", "neither max_age_s nor max_bytes is reached"),
+    lib.AC_KEPT_LIMITS: ("limits", "no limit of age or size is reached"),
     lib.AC_KEPT_DAMAGED: ("damaged", "cannot be read ({detail}), so its age is unknown"),
     lib.AC_KEPT_POSITION: (
         "position",

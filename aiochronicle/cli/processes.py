@@ -7,6 +7,7 @@ of other containers cannot be seen, and of other users only some of it.
 import os
 import pwd
 import re
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -60,12 +61,16 @@ def program_of(command: str | None) -> str:
     ('feed.py --venue XETR', 'feeds.main')
     >>> program_of("/usr/bin/feedd -v"), program_of(None)
     ('feedd -v', '')
+    >>> program_of("/usr/bin/python3 -c import time; import aiochronicle; time.sleep(60)")
+    'python3 -c import time; import…'
     """
     name, rest = _first_word(command or "")
     if _INTERPRETER.fullmatch(name):
         script, arguments = _first_word(rest)
         if script == "-m":
             return arguments
+        if script == "-c":  # the whole program follows
+            return f"{name} -c {textwrap.shorten(arguments, 20, placeholder='…')}"
         if script and not script.startswith("-"):
             return f"{script} {arguments}".strip()
     return f"{name} {rest}".strip()

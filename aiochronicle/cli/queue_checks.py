@@ -19,7 +19,7 @@ from aiochronicle._core.writer_info import recent_errors
 from aiochronicle._layout import READERS, RECOVERED, SEGMENT, segment_name
 from aiochronicle.cli.exits import DENIED, status_of
 from aiochronicle.cli.finding import is_queue
-from aiochronicle.cli.processes import deleted_files, process_of
+from aiochronicle.cli.processes import deleted_files, process_of, program_of
 from aiochronicle.cli.readers import groups_of
 from aiochronicle.cli.remedies import Finding, finding
 from aiochronicle.cli.units import age, amount, many, since
@@ -104,7 +104,7 @@ def check_queue(queue: Path) -> Iterator[Finding]:
         yield finding("missing-end", queue, end=info.current_segment, file=file, queue=named)
     writer = info.writer
     if writer is not None and writer.state == "died":
-        command = writer.command or "unknown"
+        command = program_of(writer.command) or "unknown"
         yield finding("dead-writer", queue, pid=writer.pid, command=command)
     if writer is not None and (writer.stopped or writer.silent_s is not None):
         yield _not_running(queue, writer)
@@ -195,7 +195,7 @@ def _owner_of(queue: Path) -> str:
 
 
 def _not_running(queue: Path, writer: aiochronicle.WriterInfo) -> Finding:
-    command = writer.command or "unknown"
+    command = program_of(writer.command) or "unknown"
     if writer.stopped:
         return finding("stopped-writer", queue, pid=writer.pid, command=command)
     silent = age(writer.silent_s or 0.0)
@@ -212,7 +212,7 @@ def _stopped_members(queue: Path) -> Iterator[Finding]:
                     "stopped-member",
                     f"{queue}, group {group.name}",
                     pid=member.pid,
-                    command=process.command or "unknown",
+                    command=program_of(process.command) or "unknown",
                     messages=many(member.in_flight, "message"),
                 )
 
@@ -222,7 +222,7 @@ def _reader(queue: Path, reader: aiochronicle.ReaderInfo) -> Iterator[Finding]:
     subject = f"{queue}, reader {reader.name}"
     away_s = reader.heartbeat_age_s
     if reader.stopped:
-        command, lag = reader.command or "unknown", many(reader.lag.messages, "message")
+        command, lag = program_of(reader.command) or "unknown", many(reader.lag.messages, "message")
         yield finding("stopped-reader", subject, pid=reader.pid, command=command, lag=lag)
     if reader.lost:
         yield finding("lost-reader", subject, **names)

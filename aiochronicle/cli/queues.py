@@ -383,7 +383,9 @@ def _of_writer(writer: WriterInfo | None, now_ns: int) -> list[tuple[str, str | 
     if writer is None:
         return [("writer", "nobody is known")]
     state = state_of(writer)
-    who = f"pid {writer.pid}, {writer.command}" if writer.command else f"pid {writer.pid}"
+    who = (
+        f"pid {writer.pid}, {program_of(writer.command)}" if writer.command else f"pid {writer.pid}"
+    )
     lines: list[tuple[str, str | Text]] = [
         ("writer", Text.assemble((state, STYLES.get(state, "")), f", {printable(who)}")),
         ("opened", _moment(writer.since_ns, now_ns)),
