@@ -63,7 +63,7 @@ QUESTIONS: dict[str, tuple[str, Question]] = {
 }
 for part in spark.PARTS:
     QUESTIONS[f"spark-{part}"] = (f"And of that, only {part}?", partial(spark.run, parts=[part]))
-# They take minutes, and packages that are large or not Python's.
+# They take minutes, and need packages that are large or not written in Python.
 ON_REQUEST = tuple(
     name
     for name in QUESTIONS

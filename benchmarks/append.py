@@ -1,9 +1,9 @@
 """What does an append cost, next to a queue in memory and to a C call that does nothing?
 
-All loops call a method with one argument, ``object.method(payload)``, so interpreter and loop are
-in each figure alike. ``gc.is_tracked`` is a C function that returns at once.
-Appends take the clock, copy, checksum and publish, into a queue on disk whose segments the
-housekeeper prepares, as it does in any program; a round is short enough for it to keep up.
+All loops call a method with one argument, ``object.method(payload)``, so each figure includes the same cost
+of interpreter and loop. ``gc.is_tracked`` is a C function that returns at once. An append reads the clock,
+copies, computes the checksum and publishes, into a queue on disk whose segments the housekeeper prepares, as
+in any program. A round is short enough for the housekeeper to keep up.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def run(directory: Path, quick: bool) -> list[Result]:
         "append": append,
         "append_many": append_many,
         "put_nowait": put_nowait,
-        "get_nowait": get_nowait,  # not compared: empties the queue in memory for the next round
+        "get_nowait": get_nowait,  # not measured: empties the queue in memory for the next round
     }
     with open_writer(directory / "append") as writer:
         best = compare(contestants, rounds=3 if quick else 60)

@@ -1,4 +1,4 @@
-"""Compiles the parts of benchmarks that are not Python, with the flags of the engine."""
+"""Compile the C parts of the benchmarks with the flags of the engine."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def build_program(name: str, directory: Path) -> Path:
-    """Compile ``NAME.c`` of this directory together with the engine, and give the program."""
+    """Compile ``NAME.c`` of this directory together with the engine; return the program's path."""
     program = directory / name
     flags = (ROOT / "csrc" / "compile_flags.txt").read_text(encoding="utf-8").split()
     sources = [*sorted((ROOT / "csrc").glob("*.c")), ROOT / "benchmarks" / f"{name}.c"]

@@ -1,11 +1,11 @@
 """What do columns cost, next to building them from tuples and to copying their bytes?
 
-``to_arrow`` of a whole queue that is in the page cache, all six columns, every record checked. The
-table of tuples has the same contents, made of ``for message in reader``; it is ten times as short,
-since it is compared by the row. memcpy copies as many bytes as the table has from one array to
-another, in turn with it. As ``to_arrow`` has threads, all of this is real time, the best of rounds.
+``to_arrow`` of a whole queue that is in the page cache, all six columns, every record checked. The table of
+tuples has the same contents, built with ``for message in reader``; it has a tenth of the rows, and the
+comparison is per row. memcpy copies as many bytes as the table has from one array to another, alternating
+with ``to_arrow``. As ``to_arrow`` uses threads, all times are real time, the best of rounds.
 
-``to_numpy`` is asked for all messages of a full segment and for one.
+``to_numpy`` returns all messages of a full segment, or one.
 """
 
 import time
@@ -56,7 +56,7 @@ def timed(function: Callable[[], object]) -> float:
     started_ns = time.perf_counter_ns()
     result = function()
     taken_ns = time.perf_counter_ns() - started_ns
-    del result  # giving the memory back is not part of it
+    del result  # releasing the memory is not measured
     return taken_ns
 
 
@@ -71,7 +71,7 @@ def compare_tables(path: Path, count: int, rounds: int) -> tuple[Best, Best]:
         for _ in range(rounds):
             to_arrow = min(to_arrow, timed(part.to_arrow))
             memcpy = min(memcpy, timed(lambda: numpy.copyto(target, source)))
-        for _ in range(2):  # not in turn: they are slow, and the allocator would forget its pages
+        for _ in range(2):  # not alternating: slow, and the allocator would release its pages
             tuples = min(tuples, timed(lambda: table_of_tuples(path, few)))
     return (
         Best({"to_arrow": to_arrow / count, "tuples": tuples / few}),

@@ -1,7 +1,7 @@
-"""What messages between processes are compared with, on two event loops.
+"""The contestants of messages between processes, on two event loops.
 
-Every contestant has a process of its own that sends (producers.py); who receives is opened here,
-in this process.
+Every contestant has a process of its own that sends (producers.py); its receiver is opened here, in this
+process.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOPS", "TOO_LONG_S", "Contestants", "Producer", "redis_entries", "skip_missing"]
 
-TOO_LONG_S = 100  # for one round: something is wrong
+TOO_LONG_S = 100  # for one round; a longer one is an error
 
 BOTH_COMPILERS = ["-XX:TieredStopAtLevel=4"]
 
@@ -56,7 +56,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 def missing(peer: str) -> str:
-    """Return what has to be installed to compare with this peer; empty if it is there."""
+    """Return what must be installed to compare with this peer; empty if it is installed."""
     if peer == "pyzmq" and find_spec("zmq") is None:
         return "needs the package pyzmq"
     if peer == "redis" and find_spec("redis") is None:
@@ -77,14 +77,14 @@ def missing(peer: str) -> str:
 
 
 def skip_missing(question: str, *peers: str) -> None:
-    """Name those of the peers that are not there."""
+    """Return the names of the peers that are not installed."""
     for peer in peers:
         if why := missing(peer):
             skip(question, peer, why)
 
 
 class Producer:
-    """A process that does what each line asks for, as producers.py; a context manager that ends it."""
+    """A process that obeys lines, as producers.py does; a context manager that ends it."""
 
     def __init__(self, command: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
         self._process = subprocess.Popen(
@@ -97,18 +97,18 @@ class Producer:
         )
 
     def start(self, count: int, pause_us: int = 0) -> None:
-        """Have it send messages, from now on."""
+        """Start sending messages."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count} {pause_us}\n")
         self._process.stdin.flush()
 
     def listen(self) -> str:
-        """Block until it says something."""
+        """Block until the process prints a line."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().rstrip("\n")
 
     def hear(self, expected: str) -> None:
-        """Block until it says so."""
+        """Block until the process prints this line."""
         heard = self.listen()
         if heard != expected:
             raise RuntimeError(f"the producer said {heard!r} instead of {expected!r}")
@@ -117,15 +117,15 @@ class Producer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # closes its standard input, by which it ends
+        self._process.communicate()  # closes its standard input, which ends the process
 
 
 @contextmanager
 def redis_server(directory: Path, socket: Path) -> Iterator[None]:
     """Run a Redis of our own, its files in the directory.
 
-    It appends to a file and leaves syncing to the kernel: that survives what a queue with
-    ``flush="async"`` survives, the end of any process.
+    It appends to a file and leaves syncing to the kernel. Like a queue with ``flush="async"``, that survives
+    the end of any process.
     """
     options = {
         "port": "0",
@@ -179,21 +179,21 @@ def is_listening(port: int) -> bool:
 
 
 async def redis_entries(client: "Redis", last: bytes, count: int) -> tuple[bytes, list[bytes]]:
-    """Wait for entries after ``last``, at most so many; return the new last id and payloads."""
+    """Wait for entries after ``last``, up to a maximum; return the new last id and the payloads."""
     reply: Any = await client.xread({"stream": last}, count, block=0)
     ((_, entries),) = reply
     return entries[-1][0], [fields[b""] for _, fields in entries]
 
 
 class Contestants:
-    """Who takes part: the senders by name, and ways to open their receivers."""
+    """The contestants: the senders by name, and functions that open their receivers."""
 
     def __init__(self, stack: AsyncExitStack, directory: Path) -> None:
-        """Make the directory; what is opened in it is closed by the stack."""
+        """Make the directory; the stack closes what is opened in it."""
         directory.mkdir()
         self.stack = stack
         self.directory = directory
-        # The path of a socket has room for a hundred characters only.
+        # The path of a socket may have only about a hundred characters.
         self.sockets = Path(stack.enter_context(TemporaryDirectory(prefix="bench-")))
         self.producers: dict[str, Producer] = {}
 
@@ -215,7 +215,7 @@ class Contestants:
         return self.stack.enter_context(open_reader(path, "peer", wait=wait))
 
     def libchronicle(self) -> Callable[[int], bytes] | None:
-        """Open a tailer of a Chronicle queue, if the library is there."""
+        """Open a tailer of a Chronicle queue, if the library is installed."""
         if missing("libchronicle"):
             return None
         self.stack.enter_context(silenced())
@@ -225,7 +225,7 @@ class Contestants:
         return self.stack.enter_context(collector(path))
 
     def pyzmq(self) -> "zmq.asyncio.Socket | None":
-        """Open a PULL socket over ipc, if pyzmq is there."""
+        """Open a PULL socket over ipc, if pyzmq is installed."""
         if missing("pyzmq"):
             return None
         import zmq
@@ -240,7 +240,7 @@ class Contestants:
         return socket
 
     async def nats(self) -> "Any | None":
-        """Open a consumer of a stream that is kept in files, if there is NATS."""
+        """Open a consumer of a stream in files, if NATS is installed."""
         if missing("nats"):
             return None
         api = import_module("nats.js.api")
@@ -256,7 +256,7 @@ class Contestants:
         return await stream.pull_subscribe(NATS_STREAM, config=config)
 
     def iceoryx2(self) -> "Any | None":
-        """Open a subscriber, if iceoryx2 is there."""
+        """Open a subscriber, if iceoryx2 is installed."""
         if missing("iceoryx2"):
             return None
         name = self.directory.name + str(os.getpid())
@@ -267,14 +267,14 @@ class Contestants:
         return subscriber
 
     def multiprocessing(self) -> Connection:
-        """Accept a connection of multiprocessing."""
+        """Accept a ``multiprocessing`` connection."""
         path = str(self.sockets / "multiprocessing")
         listener = self.stack.enter_context(Listener(path, "AF_UNIX"))
         self.produce("multiprocessing", "multiprocessing", path)
         return self.stack.enter_context(listener.accept())
 
     def persist_queue(self) -> "Any | None":
-        """Open a queue in a SQLite file, if persist-queue is there."""
+        """Open a queue in a SQLite file, if persist-queue is installed."""
         if missing("persist-queue"):
             return None
         path = str(self.directory / "persist-queue")
@@ -286,7 +286,7 @@ class Contestants:
         return queue
 
     def java(self) -> Producer | None:
-        """Start a JVM that tails a Chronicle Queue, and one that appends to it, if Maven can build them."""
+        """Start a JVM that tails a Chronicle Queue and one that appends to it, if Maven can build them."""
         if missing("java"):
             return None
         path = str(self.directory / "java")
@@ -301,7 +301,7 @@ class Contestants:
         return tailer
 
     def redis(self) -> "Redis | None":
-        """Open a client of a Redis of our own, if there is one."""
+        """Open a client of our own Redis, if it is installed."""
         if missing("redis"):
             return None
         from redis.asyncio import Redis

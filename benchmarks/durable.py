@@ -1,8 +1,8 @@
 """How many messages become durable per second when a thousand tasks wait for it together?
 
-Each task appends a message and awaits ``flush``, a few times over; the other side appends one message at
-a time and syncs it before the next. Both write to queues on the same disk, in turns. Real time, because the
-disk is what counts.
+Each task appends a message and awaits ``flush``, several times; the other side appends one message at a time
+and syncs it before the next. Both write to queues on the same disk, in turns. Real time, because the disk
+dominates.
 """
 
 import asyncio

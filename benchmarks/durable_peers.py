@@ -1,11 +1,11 @@
 """How long does one durable message take, next to others that sync each message?
 
 A message of 100 bytes and its sync, one after the other: ``append`` and ``flush_now`` from Python, and the
-same in C; Walrus, a write-ahead log in Rust, with ``SyncEach``; and Java's Chronicle Queue with ``sync()`` of
-its appender in ``SyncMode.SYNC``. All write to the same disk, in turns. Real time; the median of a round is
-one sample. A bare ``pwrite`` and ``fdatasync`` of a file that has its size already stand beside them.
+same in C; Walrus, a write-ahead log in Rust, with ``SyncEach``; and Java's Chronicle Queue with ``sync()``
+of its appender in ``SyncMode.SYNC``. All write to the same disk, in turns. Real time; the median of a round
+is one sample. For comparison: a bare ``pwrite`` and ``fdatasync`` of a file that already has its size.
 
-Walrus is built by cargo, Chronicle Queue by Maven; who is not here is left out.
+cargo builds Walrus, Maven builds Chronicle Queue; a peer that is not available is left out.
 """
 
 import os
@@ -35,11 +35,11 @@ WALRUS = ROOT / "benchmarks" / "walrus"
 BUILD_SECONDS = 300
 
 Sync = Callable[[int], float]
-"""Makes so many messages durable, and returns the median in microseconds."""
+"""Makes this many messages durable, and returns the median in microseconds."""
 
 
 def build_walrus(directory: Path) -> Path | str:
-    """Return the program, or why there is none."""
+    """Return the program, or the reason why there is none."""
     if shutil.which("cargo") is None:
         return "needs cargo"
     target = ROOT / "build" / "walrus"
@@ -92,7 +92,7 @@ class LineProgram:
 
 
 def open_contestants(stack: ExitStack, directory: Path) -> dict[str, Sync]:
-    """Open those that are here."""
+    """Open the available peers."""
     writer = stack.enter_context(open_writer(directory / "ours"))
 
     def python(count: int) -> float:
@@ -141,7 +141,7 @@ def open_contestants(stack: ExitStack, directory: Path) -> dict[str, Sync]:
         judge = stack.enter_context(Judge(properties=["-XX:TieredStopAtLevel=4"]))
         queue = stack.enter_context(judge.open(directory / "java", sync_mode="SYNC"))
 
-        def java(count: int) -> float:  # each is a round of its own, to have a median
+        def java(count: int) -> float:  # a round each, to have a median
             return median(queue.bench_append(PAYLOAD, 1, count, is_durable=True)) / 1000
 
         contestants["Java"] = java
@@ -149,7 +149,7 @@ def open_contestants(stack: ExitStack, directory: Path) -> dict[str, Sync]:
 
 
 def take_turns(directory: Path, quick: bool) -> dict[str, list[float]]:
-    """Return the median of each round of each."""
+    """Return the median of each round of each peer."""
     place = directory / "durable-peers"
     place.mkdir()
     found: dict[str, list[float]] = {}
@@ -162,12 +162,12 @@ def take_turns(directory: Path, quick: bool) -> dict[str, list[float]]:
         for _ in range(1 if quick else ROUNDS):
             for name, sync in turn:
                 found[name].append(sync(APPENDS_QUICK if quick else APPENDS))
-            turn.reverse()  # or the same one would always pay for what its predecessor left to the disk
+            turn.reverse()  # or the same peer would always pay for its predecessor's writes
     return found
 
 
 def figures(directory: Path, quick: bool) -> Iterator[Figure]:
-    """Measure those that are here."""
+    """Measure the available peers."""
     for name, samples in take_turns(directory, quick).items():
         case = f"one durable message, {name}"
         yield Figure(question="durable", case=case, unit="us", samples=samples)

@@ -1,7 +1,6 @@
-"""What do append and next cost in C alone, next to the bare copy, checksum and store in them?
+"""What do append and next cost in C alone, compared with the bare copy, checksum and store in them?
 
-``engine_bench.c`` says what exactly is compared. It is compiled here, with the flags of the
-engine.
+``engine_bench.c`` describes the comparison. It is compiled here, with the flags of the engine.
 """
 
 import subprocess

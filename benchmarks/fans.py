@@ -1,4 +1,4 @@
-"""What does a message cost by the number of queues that it may come from, or of readers that get it?
+"""What does a message cost, by the number of source queues or of readers that get it?
 
 Fan-in: ``for message in fan_in`` over 1, 8, 64 or 512 queues on the disk and in the page cache, whose
 messages are interleaved at random; real time per message. Fan-out: this process appends as fast as it goes,
@@ -26,7 +26,7 @@ SOURCES = (1, 8, 64, 512)
 READERS = (1, 2, 8, 64)
 MESSAGES = 400_000
 MESSAGES_QUICK = 2_000
-DELIVERIES = 1_600_000  # by all readers together, at most
+DELIVERIES = 1_600_000  # by all readers together, maximum
 ROUNDS = 5
 
 
@@ -47,7 +47,7 @@ async def take(reader: Reader, count: int) -> None:
 
 
 async def read_all(path: str, readers: int, count: int) -> None:
-    """Be the readers, in the other process: a line when all have got this many messages."""
+    """Run the readers in the other process; print a line when all of them have this many messages."""
     async with AsyncExitStack() as stack:
         opened = [
             await stack.enter_async_context(open_reader(path, start="first"))

@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.publish FILE`` makes tables and plots of them for the documentation.
 
-Each figure is measured several times; all samples are kept, so that a table can show the median,
-the range and how many there were. The file also has the machine, the versions and the command, because
-a figure means nothing without them. What is measured, and how, stands at the top of each module.
+Each figure is measured several times. The file keeps all samples, so that a table can show the median, the
+range and the number of samples. It also has the machine, the versions and the command, because a figure
+means nothing without them. The top of each module says what it measures, and how.
 """
 
 import argparse
@@ -64,7 +64,7 @@ PACKAGES = (
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the figures come from."""
+    """The machine that the figures come from."""
 
     processor: str
     cores: int
@@ -72,12 +72,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     python: str
     versions: dict[str, str]
-    load_before: float  # average of a minute: what else the machine did
+    load_before: float  # average over a minute: other work of the machine
     load_after: float
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file has."""
+    """The content of the file."""
 
     command: str
     started: str
@@ -102,7 +102,7 @@ def _versions() -> dict[str, str]:
 
 
 def describe_machine(load_before: float) -> Machine:
-    """Return the machine as it is now."""
+    """Return the present state of the machine."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         processor=_processor(),
@@ -117,7 +117,7 @@ def describe_machine(load_before: float) -> Machine:
 
 
 def priority() -> list[str]:
-    """Return how this process was started, if not with the ordinary priority."""
+    """Return how this process was started, if not with the default priority."""
     flags = {os.SCHED_RR: "--rr", os.SCHED_FIFO: "--fifo"}
     flag = flags.get(os.sched_getscheduler(0))
     return ["chrt", flag, str(os.sched_getparam(0).sched_priority)] if flag else []

@@ -1,11 +1,11 @@
-"""What do queues of other programs that have this format cost, next to our own?
+"""What do queues of other programs in this format cost, compared with our own?
 
 Such queues (of chronicle-rs) have no check of headers and nothing in the spare bytes; foreign_bench.c writes
 them. Reading: the same messages from one of theirs and from one of ours, both on the disk and in the page
 cache, in C and with ``for message in reader: message.payload``. Following: their writer does not know our
-eventfds, but wakes a futex. A reader sleeps until another process appends, 2,000 times a second; how old
-the message is when the reader has it, next to a reader of one of our queues. Opening for writing: how many
-records of a queue whose finished segments have indexes are looked at.
+eventfds, but wakes a futex. A reader sleeps until another process appends, 2,000 times a second. Measured is
+the age of the message when the reader has it, compared with a reader of one of our queues. Opening for
+writing: how many records the writer reads in a queue whose finished segments have indexes.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ def measure_reading(directory: Path, program: Path, quick: bool) -> Samples:
 
 @contextmanager
 def sending(program: Path, path: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
-    """Have another process that appends on request; a context manager."""
+    """Run another process that appends on request; a context manager."""
     command: list[str | Path] = [program, "send", path, kind]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -138,7 +138,7 @@ def measure_following(directory: Path, program: Path, quick: bool) -> Samples:
 
 
 def measure_opening(directory: Path, program: Path, quick: bool) -> tuple[int, float]:
-    """Return the records that the first writer of ours looks at, and the milliseconds that it takes."""
+    """Return how many records our first writer reads, and how many milliseconds it takes."""
     path = directory / "opened"
     count = MESSAGES_QUICK if quick else MESSAGES_OPENED
     subprocess.run([program, "fill", path, str(count)], check=True)

@@ -38,7 +38,7 @@ def fill(queue: Path, count: int = MESSAGES) -> None:
 
 
 async def read_plainly(queue: Path) -> float:
-    """Messages per second of ``async for message in reader``."""
+    """Return the messages per second of ``async for message in reader``."""
     async with aiochronicle.aopen_reader(queue) as reader:
         count, started = 0, time.perf_counter()
         async for _ in reader:
@@ -49,7 +49,7 @@ async def read_plainly(queue: Path) -> float:
 
 
 async def work_alone(queue: Path, group_name: str) -> float:
-    """Messages per second of one member that acknowledges each."""
+    """Return the messages per second of one member that acknowledges each message."""
     async with aiochronicle.aopen_group(queue, group_name) as group:
         count, started = 0, time.perf_counter()
         async for delivery in group:
@@ -79,14 +79,15 @@ asyncio.run(main())
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds that a process has been on a CPU."""
+    """Return the CPU seconds of a process."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def work_in_processes(
     queue: Path, group_name: str, processes: int, count: int
 ) -> tuple[float, float]:
-    """Messages per second of this many processes with handlers that take 20 us; and per CPU second.
+    """Return the messages per second of this many processes with handlers that take 20 us; and per CPU
+    second.
 
     The second is what the first would be, per process, if each had a CPU to itself: on a loaded machine
     two processes get no more of it than one.
@@ -118,7 +119,7 @@ def work_in_processes(
 
 
 def wake_sleepers(queue: Path, group_name: str, processes: int) -> tuple[float, float]:
-    """Wake-ups by the writer per message, while so many members sleep; and CPU microseconds of them all."""
+    """Return the writer's wake-ups per message while this many members sleep, and their CPU microseconds."""
     command = [sys.executable, "-c", WORKER, str(queue), group_name]
     workers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -149,7 +150,7 @@ def wake_sleepers(queue: Path, group_name: str, processes: int) -> tuple[float, 
 
 @contextmanager
 def redis(directory: Path) -> Iterator[socket.socket]:
-    """A connection to a Redis server of our own, without persistence: its fastest."""
+    """A connection to our own Redis server without persistence, its fastest mode."""
     path = directory / "redis.sock"
     options = ["--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no"]
     server = subprocess.Popen(
@@ -175,7 +176,7 @@ def command(*parts: bytes) -> bytes:
 
 
 class Replies:
-    """What Redis answers, parsed; no client library in between."""
+    """Parse an answer of Redis, without a client library."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._file = connection.makefile("rb", buffering=1 << 20)
@@ -193,7 +194,7 @@ class Replies:
 
 
 def work_with_redis(connection: socket.socket, count: int) -> float:
-    """Messages per second of one consumer: read 100, acknowledge them while the next are read."""
+    """Return the messages per second of one consumer: read 100, acknowledge them while the next are read."""
     replies = Replies(connection)
     connection.sendall(command(b"DEL", b"s"))
     replies.next()

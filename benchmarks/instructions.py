@@ -1,15 +1,15 @@
-"""How many instructions a message takes, by callgrind, beside what is kept in instructions.json.
+"""How many instructions a message takes, by callgrind, compared with the counts in instructions.json.
 
-Times on a shared machine differ by tens of per cent from run to run, counts of instructions by
-less than one. ``make test`` counts them and fails if one has grown by more than 5 %. What was
-gained is kept, and what has to cost more is allowed to, with::
+Times on a shared machine differ by tens of per cent from run to run, counts of instructions by less than
+one. ``make test`` counts them and fails if one has grown by more than 5 %. This command stores the present
+counts, after a gain or a justified growth::
 
     .venv/bin/python -m benchmarks.instructions --update
 
-Counted is the thread that appends or reads, not the engine's own ones, over messages of 100 bytes
-that are in memory; its clock stands still meanwhile. ``columns`` fills Arrow's columns in C.
-Compiler, C library, interpreter and processor all have their part in the counts, so these are kept
-for each combination of them, and compared with the same.
+Only the thread that appends or reads is counted, not the engine's own threads, over messages of 100 bytes
+that are in memory; its clock stands still during the count. ``columns`` fills Arrow's columns in C.
+Compiler, C library, interpreter and processor all affect the counts, so the file has counts for each
+combination of them.
 """
 
 import argparse
@@ -43,21 +43,21 @@ MESSAGES = 1280
 BATCH = 64
 
 Counts = dict[str, int]
-"""Instructions per message, by what was done."""
+"""Instructions per message, by operation."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What is in instructions.json: the counts of each measured platform."""
+    """The content of instructions.json: the counts of each measured platform."""
 
     platforms: dict[str, Counts]
 
     @classmethod
     def load(cls, path: Path = KEPT) -> "Kept":
-        """Read the file; without one there are none."""
+        """Read the file; without a file there are no counts."""
         return msgspec.json.decode(path.read_bytes(), type=cls) if path.exists() else cls({})
 
     def find(self, here: str) -> Counts | None:
-        """Return the counts for a platform; for another interpreter those of the loops in C."""
+        """Return the counts for a platform; for an unknown interpreter, those of the loops in C."""
         if here in self.platforms:
             return self.platforms[here]
         for platform_name, counts in self.platforms.items():
@@ -66,7 +66,7 @@ class Kept(msgspec.Struct, frozen=True):
         return None
 
     def save(self, path: Path = KEPT) -> None:
-        """Write the file, laid out for people who compare versions of it."""
+        """Write the file in a layout that is easy to diff."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self, order="sorted")) + b"\n")
 
 
@@ -88,7 +88,7 @@ def name_platform() -> str:
         f"{compiler} {version.stdout.strip()}",
         " ".join(platform.libc_ver()),
         f"{platform.python_implementation()} {platform.python_version()}",
-        # Interpreters differ by how they were compiled, too.
+        # Builds of the same interpreter differ, too.
         "-O3" if "-O3" in flags else "-O2",
         *(["lto"] if "-flto" in flags else []),
     ]
@@ -112,7 +112,7 @@ def explain_missing() -> str | None:
 
 
 def compare(kept: Counts, found: Counts) -> list[str]:
-    """Return a line for each count that has grown too much, or is missing on one side."""
+    """Return a line for each count that has grown too much or is missing on one side."""
     lines: list[str] = []
     for name in sorted(kept.keys() | found.keys()):
         if name not in found:
@@ -132,7 +132,7 @@ def compare(kept: Counts, found: Counts) -> list[str]:
 
 
 class Counter:
-    """Where counting begins and ends; see instructions.c."""
+    """Begins and ends counting; see instructions.c."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None)  # it is preloaded …
@@ -140,7 +140,7 @@ class Counter:
 
     @contextmanager
     def counted(self, name: str) -> Iterator[None]:
-        """Count what this thread does inside of it."""
+        """Count the instructions of this thread inside the ``with`` block."""
         begin, end = self._library.begin_count, self._library.end_count
         encoded = name.encode()
         begin()
@@ -148,7 +148,7 @@ class Counter:
         end(encoded)
 
     def count_in_c(self, directory: Path) -> None:
-        """Count the loops that are in C."""
+        """Count the loops in C."""
         if self._library.count_in_c(os.fsencode(directory), MESSAGES) != 0:
             raise RuntimeError("the loops in C failed")
 
@@ -169,7 +169,8 @@ def count_appends(counter: Counter, path: Path) -> None:
 
 
 async def follow(counter: Counter, path: Path) -> None:
-    # Without turns for others: their number, and what a loop does in them, differs from run to run.
+    # Without yielding to the event loop: the number of yields, and the loop's work in them, differ from run
+    # to run.
     async with open_reader(path, start="first", burst=2 * MESSAGES) as reader:
         messages = aiter(reader)
         await anext(messages)
@@ -202,9 +203,9 @@ def count_reads(counter: Counter, path: Path, other: Path) -> None:
 
 
 def run_watched(directory: Path) -> None:
-    """Do everything that is counted."""
+    """Run everything that is counted."""
     counter = Counter()
-    gc.disable()  # it comes when it comes
+    gc.disable()  # its timing is random
     counter.count_in_c(directory / "c")
     count_appends(counter, directory / "python")
     count_reads(counter, directory / "python", directory / "c")
@@ -214,7 +215,7 @@ def run_watched(directory: Path) -> None:
 
 
 def build(library: Path) -> None:
-    """Compile instructions.c. Its calls of the engine are bound when they are made."""
+    """Compile instructions.c. Its calls of the engine are bound lazily."""
     flags = (ROOT / "csrc" / "compile_flags.txt").read_text(encoding="utf-8").split()
     source = Path(__file__).with_suffix(".c")
     compiler = os.environ.get("CC", "cc")
@@ -224,7 +225,7 @@ def build(library: Path) -> None:
 
 
 def read_dump(dump: Path) -> tuple[str, int] | None:
-    """Return what was counted, and how much of it; None for a dump that has no name."""
+    """Return the name and the count of a dump; None for a dump without a name."""
     text = dump.read_text(encoding="utf-8", errors="replace")
     name = re.search(r"^desc: Trigger: Client Request: (\S+)$", text, re.MULTILINE)
     total = re.search(r"^(?:summary|totals): (\d+)", text, re.MULTILINE)

@@ -1,11 +1,11 @@
-"""How fast are Java queues read and written, next to Java itself on the same queue?
+"""How fast are Java queues read and written, compared with Java itself on the same queue?
 
-Java is the official Chronicle Queue in JVMs of its own, see tests/interop; it warms up before it is
-measured. Rounds alternate, and the best of each counts. Reading: each side looks at one number of
-each payload; from Python, ``for message in reader: message.payload``. Appending: both append to one
-queue in turns, with nobody else, each message under the write lock of the queue. Fairness: two JVMs
-and two processes of ours append to one queue at full speed; counted is what is in the queue from
-the first message of the last to come, to the last message of the first to go.
+Java is the official Chronicle Queue in separate JVMs, see tests/interop; it warms up before the measurement.
+Rounds alternate, and the best of each counts. Reading: each side reads one number of each payload; from
+Python, ``for message in reader: message.payload``. Appending: both append to one queue in turns, with no
+other writer, each message under the write lock of the queue. Fairness: two JVMs and two of our processes
+append to one queue at full speed. Counted are the messages from the first one of the last process to start
+to the last one of the first process to stop.
 """
 
 import ctypes
@@ -193,7 +193,7 @@ def appending(judge: Judge, native: ctypes.CDLL, path: Path, quick: bool) -> lis
 
 
 def fairness(directory: Path, quick: bool, *, is_warm: bool) -> Result:
-    """The median of several runs."""
+    """Return the median of several runs."""
     count = 1 if quick else FAIRNESS_RUNS
     seconds = 2.0 if quick else FAIRNESS_S
     jvms = "warm" if is_warm else "cold"

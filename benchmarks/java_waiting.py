@@ -1,8 +1,8 @@
-"""How soon does a sleeping reader have what a JVM appends, and what does sleeping cost?
+"""How soon does a sleeping reader get what a JVM appends, and what does sleeping cost?
 
 A JVM wakes no reader, so a thread has to check. Reaction: a JVM appends at a steady rate and notes the
-monotonic clock after each append. Counted is the time from there until the event loop has the message, so
-how evenly the JVM keeps its rate does not matter. Idle: processor time of a whole process with one sleeping
+monotonic clock after each append. Measured is the time from there until the event loop has the message, so
+the regularity of the JVM's rate does not matter. Idle: processor time of a whole process with one sleeping
 reader of a queue that a JVM made and has open.
 """
 
@@ -68,7 +68,7 @@ def react(queue: JudgeQueue, path: Path, loop: str, rate_hz: int, seconds: float
         received = runner.run(receive())
     queue.stop_append(let_finish=True)
     appended = struct.unpack(f"{count}q", stamps.read_bytes())
-    # A message can be here before the JVM has looked at the clock.
+    # A message can arrive before the JVM has read the clock.
     pairs = zip(received[warm_up:], appended[warm_up:], strict=True)
     taken_us = [max(0.0, (here - there) / 1e3) for here, there in pairs]
     p50, p99 = percentile(taken_us, 0.5), percentile(taken_us, 0.99)
@@ -91,11 +91,11 @@ def idle(path: Path, loop: str, seconds: float) -> Result:
 
 
 async def sleep_over(path: str, seconds: float) -> float:
-    """Give the per cent of a core that this process needs while a reader waits for the next message."""
+    """Return the per cent of a core that this process needs while a reader waits for the next message."""
     with open_reader(path) as reader:
         reader.seek_last()
         waiting = asyncio.ensure_future(reader.next())
-        await asyncio.sleep(3.0)  # a queue that was silent for long
+        await asyncio.sleep(3.0)  # a queue that has been idle for long
         before, started_s = _cpu_s(), time.monotonic()
         await asyncio.sleep(seconds)
         used_s, taken_s = _cpu_s() - before, time.monotonic() - started_s

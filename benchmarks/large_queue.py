@@ -1,8 +1,7 @@
-"""The large queue that the questions about opening and seeking share: 80 full segments of 128 MiB.
+"""The large queue for the questions about opening and seeking: 80 full segments of 128 MiB.
 
-Large payloads fill it fast; what is asked of it does not depend on their size but on the number of
-segments, and seeking on the records of one index stride, so the last records of every segment are
-small.
+Large payloads fill it fast. The results do not depend on the size of payloads but on the number of segments,
+and for seeking on the records of one index stride; so the last records of every segment are small.
 """
 
 from pathlib import Path
@@ -18,12 +17,12 @@ START_NS = 1_000_000_000_000
 
 
 def segments(quick: bool) -> int:
-    """Return how many segments the queue has: 10 GiB, or 1 GiB."""
+    """Return the number of segments of the queue: 10 GiB, or 1 GiB."""
     return 8 if quick else 80
 
 
 def build(path: Path, quick: bool) -> int:
-    """Fill the queue, unless it is there, and return the number of records: one per nanosecond."""
+    """Fill the queue unless it exists; return the number of records: one per nanosecond."""
     if path.exists():
         return inspect(path).next_seq
     large = bytes(LARGE_BYTES)

@@ -1,14 +1,14 @@
-"""libchronicle, a C library for the files of Chronicle Queue, as far as the comparison needs it.
+"""The part of libchronicle, a C library for the files of Chronicle Queue, that the comparison needs.
 
-No package registry has it. To have it compared, get github.com/TeaEngineering/libchronicle, build a
-shared library from the C files of its folder ``native`` (with optimisation, which its own Makefile
-leaves out), and name it:
+No package registry has it. To include it, get github.com/TeaEngineering/libchronicle, build a shared library
+from the C files of its folder ``native`` (with optimisation, which its own Makefile leaves out), and name
+it:
 
     AIOCHRONICLE_BENCH_LIBCHRONICLE=/path/to/libchronicle.so make bench
 
 It is called in cffi's ABI mode, in the fastest way that its functions allow: ``append`` with its
 encoder for text, which ends at the first zero, and ``collect``, which polls without a pause until
-there is a message. Handing over all that is there by callback, its other way, takes longer.
+there is a message. Its other way, a callback for all available messages, takes longer.
 """
 
 import os
@@ -46,7 +46,7 @@ _DECLARATIONS = """
 
 
 def library_path() -> str:
-    """Return which library was named; empty if none was."""
+    """Return the path of the named library; empty if none was named."""
     return os.environ.get(LIBRARY_VARIABLE, "")
 
 
@@ -59,16 +59,16 @@ def create_queue(directory: Path) -> None:
 
 @contextmanager
 def appender(directory: Path) -> Iterator[Callable[[bytes], object]]:
-    """Give the function that appends a payload, which must not contain a zero."""
+    """Return the function that appends a payload, which must not contain a zero."""
     with _opened(directory) as (_, library, queue):
         yield partial(library.chronicle_append, queue)
 
 
 @contextmanager
 def collector(directory: Path) -> Iterator[Callable[[int], bytes]]:
-    """Give the function that takes this many messages, from the first on, and returns the last.
+    """Return the function that takes this many messages, from the first on, and returns the last.
 
-    It does not return before they are there, and nothing can interrupt it.
+    The function does not return before it has them all, and cannot be interrupted.
     """
     with _opened(directory) as (ffi, library, queue):
         tailer = library.chronicle_tailer(queue, ffi.NULL, ffi.NULL, 0)
@@ -88,7 +88,7 @@ def collector(directory: Path) -> Iterator[Callable[[int], bytes]]:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Have what the library prints go nowhere; what Python prints meanwhile does, too."""
+    """Discard the library's output, and Python's output during it."""
     ffi = _declared()
     standard_output = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,12 +1,11 @@
 """What is the longest append, and what did it wait for?
 
 200,000 messages of 100 bytes a second, in C, with retention (512 MiB kept, segments of 128 MiB), beside a
-process that writes 512 MiB to the same disk and syncs them, over and over. Every append is timed. The
-kernel counts how long the appender ran and waited for a processor, how often it slept and faulted; the host
-of a virtual machine took what is left of a long append. Another thread looks at the appender when an append
-takes long, and notes its state and its stack in the kernel (for which it has to be root). The appender has
-the priority that this program was started with: to see what the engine does, and not what else the machine
-has to do, start it with ``chrt --fifo 10``.
+process that writes 512 MiB to the same disk and syncs them, over and over. Every append is timed. The kernel
+counts how long the appender ran and waited for a processor, and how often it slept and faulted; the host of
+a virtual machine took the rest of a long append. During a long append another thread notes the appender's
+state and its stack in the kernel (which needs root). The appender has the priority of this program: to see
+the engine and not the other work of the machine, start it with ``chrt --fifo 10``.
 """
 
 import shutil
@@ -32,17 +31,17 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Found:
-    """What was found in one run."""
+    """The result of one run."""
 
     percentiles_us: dict[str, float]
-    own_longest_us: float  # of those that the host did not interrupt
+    own_longest_us: float  # of appends that the host did not interrupt
     faults: int
     causes: Counter[str]  # of appends over 1 ms: cause, state and stack
     longest_us: list[float]
 
 
 def measure(directory: Path, program: Path, seconds: int) -> Found:
-    """Append for so long beside a busy disk."""
+    """Append for this long beside a busy disk."""
     path = directory / "longest"
     command: list[str | Path] = [program, "longest", path, str(RATE), str(seconds), str(KEPT_BYTES)]
     with busy_disk(directory, seconds + 60):

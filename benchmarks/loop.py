@@ -1,11 +1,11 @@
-"""What does ``async for`` cost, next to the plain ``for`` and to asyncio.Queue?
+"""What does ``async for`` cost, compared with the plain ``for`` and with asyncio.Queue?
 
-All three read as many payloads that are there already, count them and stop at the last, on asyncio's own
-loop. ``async for`` gives the loop its turns meanwhile, which is part of it.
+All three read the same number of existing payloads, count them and stop at the last one, on asyncio's own
+loop. ``async for`` yields to the loop regularly, which is part of its cost.
 
-In about one process of fifteen the addresses that its libraries happen to get cost ``async for`` a sixth
-(never with address randomisation off). So several processes measure, the best round of all counts, and the
-ratio of the worst process stands beside it.
+In about one process of fifteen, the addresses that its libraries happen to get cost ``async for`` a sixth
+(never with address randomisation off). So several processes measure: the best round of all counts, and the
+ratio of the worst process is shown beside it.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""A recording like that of a venue's feed, from a seed: three markets, each with one queue for all messages.
+"""A recording like a venue's feed, made from a seed: three markets, each with one queue for all messages.
 
-Trades, best quotes and updates of the book have the fields that Binance sends, by its short names, as
-MessagePack. A trade comes with about four quotes and one update of the book, which has 2 to 18 levels on each
-side, 10 on average; times of receipt are irregular and have nanoseconds. No two messages are the same.
+Trades, best quotes and updates of the book have the fields that Binance sends, with its short names, as
+MessagePack. A trade comes with about four quotes and one update of the book, which has 2 to 18 levels on
+each side, 10 on average; times of receipt are irregular and have nanoseconds. No two messages are the same.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from aiochronicle import Registry
 
 __all__ = ["MARKETS", "BookTicker", "Depth", "Level", "Trade", "record"]
 
-MARKETS = {"cm/btc": 0.15, "spot/btc": 0.35, "um/btc": 0.5}  # of the messages
+MARKETS = {"cm/btc": 0.15, "spot/btc": 0.35, "um/btc": 0.5}  # share of the messages
 SYMBOLS = ("BTCUSDT", "ETHUSDT", "SOLUSDT", "XRPUSDT")
 OFTEN = (0.5, 0.25, 0.15, 0.1)
 KINDS = (0.17, 0.65, 0.18)  # trades, quotes, updates of the book
@@ -102,7 +102,7 @@ class Depth(
 
 
 def record(root: Path, messages: int, *, typed: bool = True, seed: int = 7) -> None:
-    """Write this many messages in all; without ``typed`` the same, but nothing says what they are."""
+    """Write this many messages in total; without ``typed`` the same messages without their types."""
     for number, (market, share) in enumerate(MARKETS.items()):
         rng = np.random.default_rng(seed + number)
         path = root / market

@@ -1,10 +1,9 @@
-"""How the comparisons are made.
+"""Run and judge the comparisons.
 
-Times on a shared machine drift by tens of per cent within seconds, ratios taken at the same moment
-do not. So whatever is compared takes turns, in many short rounds, and the best round of each
-counts: noise only ever adds. Loops that merely compute are timed by the processor time of their
-thread, which leaves out what other programs took; waiting is looked at by the questions about
-single operations, in real time.
+Times on a shared machine drift by tens of per cent within seconds, ratios taken at the same moment do not.
+So contestants take turns, in many short rounds, and the best round of each counts, because noise only adds
+time. Loops that only compute are measured by the processor time of their thread, which excludes other
+programs; questions about single operations measure waiting, in real time.
 """
 
 import time
@@ -28,11 +27,11 @@ __all__ = [
 ]
 
 PAYLOAD_BYTES = 100
-PAYLOAD = bytes(range(1, 1 + PAYLOAD_BYTES))  # without a zero, at which a text would end
+PAYLOAD = bytes(range(1, 1 + PAYLOAD_BYTES))  # without a zero, which would end a text
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table: what was measured, and whether it is within its bar."""
+    """One line of the table: a measurement, and whether it is within its bar."""
 
     question: str
     what: str
@@ -41,7 +40,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     passed: bool
     detail: str = ""
-    is_least: bool = False  # the bar is what it must reach, not what it must not exceed
+    is_least: bool = False  # the bar is a minimum, not a maximum
 
     @classmethod
     def at_least(
@@ -82,7 +81,7 @@ class Best(msgspec.Struct, frozen=True):
     ns: dict[str, float]
 
     def ratio(self, measured: str, yardstick: str) -> float:
-        """Return how many times as long the one took as the other."""
+        """Return the ratio of the times of two contestants."""
         return self.ns[measured] / self.ns[yardstick]
 
     def at_most(self, bar: float, what: str, *, question: str, pair: tuple[str, str]) -> Result:
@@ -101,7 +100,7 @@ class Best(msgspec.Struct, frozen=True):
 
 
 def compare(contestants: Mapping[str, Callable[[], int]], rounds: int) -> Best:
-    """Let the contestants take turns; each returns how many operations its round was."""
+    """Let the contestants take turns; each returns the number of operations in its round."""
     best = dict.fromkeys(contestants, float("inf"))
     for _ in range(rounds):
         for name, contestant in contestants.items():
@@ -119,12 +118,12 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def skip(question: str, peer: str, why: str) -> None:
-    """Say in the table that there was nothing to compare with."""
+    """Print in the table that a peer was not compared, and why."""
     print(f"{question:8} {peer} was not compared: {why}")
 
 
 @contextmanager
 def workspace(parent: Path | None) -> Iterator[Path]:
-    """Give a directory on disk for the queues, and remove it afterwards."""
+    """Yield a directory on disk for the queues, and remove it afterwards."""
     with TemporaryDirectory(prefix="aiochronicle-bench-", dir=parent or Path("/var/tmp")) as name:
         yield Path(name)

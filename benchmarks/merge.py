@@ -1,11 +1,10 @@
-"""What does merging many queues cost, next to heapq.merge, to a single queue, and to fewer of them?
+"""What does merging many queues cost, compared with heapq.merge, a single queue, and fewer queues?
 
-Measured is ``for message in fan_in``, all queues being on disk and in the page cache, against
-``heapq.merge`` over the same readers by timestamp. Interleaved at random means that nearly every
-message comes from another queue than the one before; in bursts a queue has a hundred in a row.
-Waking is measured in real time: a process appends the time, and it counts how old it is when an
-``async for`` has it in hand, through one reader and through a fan-in of 64 of which the others
-are idle.
+Measured is ``for message in fan_in``, with all queues on disk and in the page cache, against ``heapq.merge``
+over the same readers by timestamp. Interleaved at random means that nearly every message comes from another
+queue than the previous one; in bursts a queue has a hundred in a row. Waking is measured in real time: a
+process appends the time, and the result is its age when an ``async for`` gets it, through one reader and
+through a fan-in of 64 readers, of which the others are idle.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ for writer in writers:
 
 
 def fill(directory: Path, sources: int, messages: int, burst: int) -> list[Path]:
-    """Deal messages out to the queues at random, this many in a row to each."""
+    """Distribute messages to the queues at random, this many in a row to each."""
     chance = random.Random(sources)
     times: list[list[int]] = [[] for _ in range(sources)]
     for start in range(0, messages, burst):

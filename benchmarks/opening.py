@@ -1,7 +1,7 @@
 """How long does opening a 10 GiB queue take after a clean close?
 
-In real time, and the best of several, with the directory and the ends of the queue in the page
-cache. The writer's report has to say that nothing was scanned.
+Real time, the best of several runs, with the directory and the ends of the queue in the page cache. The
+writer's report must say that nothing was scanned.
 """
 
 import time

@@ -1,15 +1,15 @@
-"""How fast do messages get from one process to another, next to other ways to send them?
+"""How fast do messages get from one process to another, compared with other ways to send them?
 
-One process sends, this one receives in an event loop, and the time from telling the sender to begin
-until the last message is in hand counts: the median of rounds in which all take turns. Our queue is
-on disk, and everything that was sent survives the end of both processes. Of the others, libchronicle
-keeps a mapped file as we do, and Redis is configured to do the same (appendonly, no fsync); pyzmq, the
-unix socket and asyncio.Queue lose what they hold.
+One process sends, this one receives in an event loop. Measured is the time from the start signal to the
+sender until the last message has arrived: the median of rounds in which all contestants take turns. Our
+queue is on disk, and everything that was sent survives the end of both processes. Of the others,
+libchronicle keeps a mapped file as we do, and Redis is configured to do the same (appendonly, no fsync);
+pyzmq, the unix socket and asyncio.Queue lose what they hold.
 
-Each peer is used in its fast way: pyzmq by taking all that is there after each wait, Redis with 100
-commands in a pipeline and 1,000 entries per read. libchronicle polls without a pause and gives the
-loop a turn after every 1,000 messages only; libchronicle.py says how to include it.
-asyncio.Queue needs no second process, so its two tasks share one.
+Each peer is used in its fast way: pyzmq takes all available messages after each wait, Redis uses 100
+commands in a pipeline and 1,000 entries per read. libchronicle polls without a pause and yields to the loop
+only after every 1,000 messages; libchronicle.py says how to include it. asyncio.Queue needs no second
+process, so its two tasks share one.
 
 Among the figures only: NATS JetStream with streams in files, publications in flight and pulls of 1,000;
 iceoryx2, polled, whose writer waits for a full reader; a connection of multiprocessing, which blocks this
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 MESSAGES = 40_000
 MESSAGES_QUICK = 2_000
-# They get a part of the messages, or they would take most of the time.
+# These get fewer messages; otherwise they would take most of the time.
 SHARES = {"redis": 10, "nats": 10, "persist-queue": 400}
 ROUNDS = 31
 DRAINED_AT_ONCE = 1_000
@@ -54,10 +54,10 @@ JAVA_WARM_UP = 400_000  # messages: by then both JVMs have compiled what they ru
 
 MISSABLE = ("pyzmq", "redis", "libchronicle", "nats", "iceoryx2", "persist-queue", "java")
 
-# How many times as fast we promise to be.
+# The promised factors by which we are faster.
 BARS = {"pyzmq": 4, "unix streams": 5, "asyncio.Queue": 2, "redis": 60, "libchronicle": 3}
 
-# Takes this many messages and returns the payload of the last.
+# A function that takes this many messages and returns the payload of the last one.
 Receive = Callable[[int], Awaitable[bytes]]
 
 
@@ -158,7 +158,7 @@ async def through_queue(count: int) -> bytes:
 async def take_turns(
     receivers: dict[str, Receive], producers: dict[str, Producer], messages: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Return the time per message of each round of each, in nanoseconds."""
+    """Return the time per message of each round of each contestant, in nanoseconds."""
     taken_ns: dict[str, list[float]] = {name: [] for name in receivers}
     for _ in range(rounds):
         for name, receive in receivers.items():
@@ -255,7 +255,7 @@ async def open_more(contestants: Contestants) -> dict[str, Receive]:
 async def measure(
     directory: Path, messages: int, rounds: int, *, with_more: bool = False
 ) -> tuple[dict[str, list[float]], float]:
-    """Return nanoseconds per message of each round of each, and our wake-ups per message."""
+    """Return the nanoseconds per message of each round of each contestant, and our wake-ups per message."""
     async with AsyncExitStack() as stack:
         contestants = Contestants(stack, directory)
         reader = contestants.chronicle("us")
@@ -280,7 +280,7 @@ async def measure(
         return taken_ns, reader.statistics().parks / (messages * rounds)
 
 
-# What survives the end of all processes, and what a power cut.
+# What survives the end of all processes, and what survives a power cut.
 KEPT = {
     "us": "aiochronicle: on disk, synced by the kernel",
     "pyzmq": "pyzmq over ipc: memory only",
@@ -297,7 +297,7 @@ KEPT = {
 
 
 def figures(directory: Path, quick: bool) -> Iterator[Figure]:
-    """Measure those that are there, all rounds of them."""
+    """Measure all rounds of the available contestants."""
     messages, rounds = (MESSAGES_QUICK, 1) if quick else (MESSAGES, ROUNDS)
     for loop_name, loop_factory in LOOPS.items():
         with asyncio.Runner(loop_factory=loop_factory) as runner:

@@ -1,9 +1,9 @@
 """The other process: ``python -m benchmarks.producers ROLE ADDRESS …``.
 
-Says ``ready``, then does what each line on standard input asks for: this many messages, so many
-microseconds apart (0 = as fast as it goes). A message is 100 bytes. Where there is time between
-them, it begins with the moment at which it was sent; where there is none, the last one differs from
-all others, so that who has counted up to it knows that none was lost or came twice.
+Prints ``ready``, then obeys each line on standard input: the number of messages, and the microseconds
+between them (0 = as fast as possible). A message is 100 bytes. With time between them, a message begins with
+the moment at which it was sent. Without, the last one differs from all others, so that a receiver that has
+counted up to it knows that no message was lost or came twice.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _REST = PAYLOAD[STAMP.size :]
 
 
 def iceoryx_service(name: str) -> tuple[Any, Any, Any]:
-    """Return a node, its service of payloads, and their type: who is full is waited for."""
+    """Return a node, its service of payloads, and their type; the sender waits for a full receiver."""
     iceoryx2 = import_module("iceoryx2")
 
     class Payload(ctypes.Structure):
@@ -66,12 +66,12 @@ def stamped() -> bytes:
 
 
 def in_a_row(count: int, prefix: bytes = b"") -> Iterator[bytes]:
-    """Return this many payloads, the last of which is recognised."""
+    """Return this many payloads, the last of which is recognisable."""
     return chain(repeat(prefix + PAYLOAD, count - 1), [prefix + LAST])
 
 
 def serve(send: Callable[[bytes], object], burst: Callable[[int], object] | None = None) -> None:
-    """Do what standard input says; ``burst`` sends many at once, where there is a way to."""
+    """Obey standard input; ``burst`` sends many messages at once, if there is a way to."""
     print("ready", flush=True)
     for line in sys.stdin:
         count, pause_us = map(int, line.split())

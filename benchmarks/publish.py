@@ -1,9 +1,9 @@
 """Tables and plots of figures: ``python -m benchmarks.publish FILE…``.
 
-A FILE is what ``benchmarks.figures --json`` wrote. The tables replace what is between two marks in
+A FILE is the output of ``benchmarks.figures --json``. The tables replace the text between two marks in
 docs/performance.md, the plots are SVG files in docs/images. Each figure is a median, with its range and the
-number of samples; nothing is left out and nothing rounded in our favour. The machine, its load, the
-versions and the command stand above them.
+number of samples; no figure is left out or rounded in our favour. The machine, its load, the versions and
+the command are printed above them.
 """
 
 import argparse
@@ -22,7 +22,10 @@ __all__ = ["main", "markdown"]
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
-QUESTIONS = {"sustained": "append", "rates": "age"}  # where a module has another name than these
+QUESTIONS = {
+    "sustained": "append",
+    "rates": "age",
+}  # the question of a module that has another name
 TITLES = {
     "append": "Appending, in bursts and without a pause",
     "recorder": "Appending for long, with nothing removed",
@@ -48,7 +51,7 @@ def _row(figure: Figure) -> str:
 
 
 def merge(reports: list[Report]) -> Report:
-    """Return the figures of several runs on one machine, with the highest load of all."""
+    """Return the figures of several runs on one machine, with the highest of their loads."""
     machines = [report.machine for report in reports]
     machine = msgspec.structs.replace(
         machines[0],

@@ -1,10 +1,10 @@
-"""How old is a message when a reader has it, at a rate that does not wait for anybody?
+"""How old is a message when a reader has it, at a rate that waits for no reader?
 
-Another process appends 100, 2,000 or 50,000 messages a second. Each has the moment at which it was due,
-not the one at which it was sent: if the sender is late, or the reader lags, that is in the age of all
-messages which were due meanwhile (no coordinated omission). Ages go into an HdrHistogram with three
-digits. The reader is an ``async for`` on asyncio's loop and on uvloop; payloads have 100 bytes, and the
-queue is on the disk, ``flush="async"``: persisted, durable after the kernel's write-back.
+Another process appends 100, 2,000 or 50,000 messages a second. Each has the moment at which it was due, not
+the one at which it was sent: a late sender or a lagging reader increases the age of all messages that were
+due in that time (no coordinated omission). Ages go into an HdrHistogram with three digits. The reader is an
+``async for`` on asyncio's loop and on uvloop; payloads have 100 bytes, and the queue is on the disk,
+``flush="async"``: persisted, durable after the kernel's write-back.
 
 A sender that had to sleep for less than 200 us spins instead.
 """
@@ -68,7 +68,7 @@ async def follow(path: Path, count: int, start: IO[str]) -> HdrHistogram:
 def collect(
     path: Path, rate: int, count: int, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
 ) -> HdrHistogram:
-    """Have the other process send, and return the ages."""
+    """Let the other process send, and return the ages."""
     command = [sys.executable, "-m", __name__, str(path), str(rate), str(count)]
     sender = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert sender.stdin is not None

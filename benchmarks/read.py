@@ -1,13 +1,12 @@
-"""What does reading cost, next to a list of bytes and to queue.SimpleQueue?
+"""What does reading cost, compared with a list of bytes and with queue.SimpleQueue?
 
-Measured is ``for message in reader: message.payload`` over a queue on disk that is in the page
-cache, by a reader opened for each round, so mapping its pages is part of it. The list and the
-SimpleQueue hold as many bytes objects of the same contents, each an object of its own as the
-payloads are; there are enough of them that neither side fits into the processor's caches. The list
-is iterated with an empty body: a bytes object in hand is where both loops end. ``SimpleQueue.get``
-is called on a queue that is full already.
+Measured is ``for message in reader: message.payload`` over a queue on disk that is in the page cache, by a
+reader opened for each round, so mapping its pages is included. The list and the SimpleQueue hold as many
+bytes objects with the same contents, each a separate object like the payloads; there are enough of them that
+neither side fits into the processor's caches. The list is iterated with an empty body: both loops end with a
+bytes object in hand. ``SimpleQueue.get`` is called on a queue that was filled before.
 
-``read_block`` hands out arrays of where the payloads are, 1,024 messages at a time, without an object for
+``read_block`` returns arrays of the places of the payloads, 1,024 messages at a time, without an object for
 each; its bar is a time, because nothing else does the same.
 """
 

@@ -1,9 +1,9 @@
-"""What does a message cost that is read from the page cache, by the way it is read and by payload size?
+"""What does reading a message from the page cache cost, by the way of reading and by payload size?
 
 ``for``, ``async for`` on asyncio's loop, ``read_batch`` and ``read_block`` of 1,024 messages, and
-``to_arrow``, all with checksums verified, from a queue of 192 MiB, more than any cache of the processor has;
-and from one of 512 KiB. Pages are mapped before. Processor time of the reading thread; ``async for`` starts a
-task each time.
+``to_arrow``, all with checksums verified, from a queue of 192 MiB, larger than any cache of the processor,
+and from one of 512 KiB. Pages are mapped beforehand. Processor time of the reading thread; ``async for``
+starts a task each time.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ SMALL_BYTES = 512 << 10
 QUICK_BYTES = 2 << 20
 SIZES = (16, 100, 1024, 16 << 10, 64 << 10)
 ROUNDS = 9
-PASSES = 50  # over the small queue, for a sample
+PASSES = 50  # passes over the small queue per sample
 BATCH = 64
 
 

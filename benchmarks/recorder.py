@@ -1,10 +1,10 @@
 """What does an append cost a recorder, which keeps everything and never pauses?
 
-16 million messages of 100 bytes into a new queue on the disk, 3 GiB of records, without a pause: nothing
-that was made ahead lasts so long, and a host that lends memory has to give all of it. Real time per message
-of each eighth; the last against the first of the same run, and against Java's last. Python, C and Java take
-turns, each round beginning with another. Java is the official Chronicle Queue in a JVM of its own, after a
-warm-up in another queue; without Java and Maven it is left out.
+16 million messages of 100 bytes into a new queue on the disk, 3 GiB of records, without a pause: no pages
+prepared in advance last that long, and a host that overcommits memory must provide all of it. Real time per
+message of each eighth; the last compared with the first of the same run, and with Java's last. Python, C and
+Java take turns, and each round begins with another one. Java is the official Chronicle Queue in a separate
+JVM, after a warm-up in another queue; without Java and Maven it is left out.
 """
 
 import shutil
@@ -31,7 +31,7 @@ MESSAGES_QUICK = 160_000
 PARTS = 8
 ROUNDS = 3
 WARM_UP = 1_000_000
-REST_S = 3  # the host takes back what was freed, little by little
+REST_S = 3  # the host reclaims freed memory gradually
 FULL_SPEED = ["-XX:TieredStopAtLevel=4", "-Xmx2g"]
 RATIO_MAX = 2.5
 
@@ -83,12 +83,12 @@ def take_turns(directory: Path, messages: int, rounds: int) -> dict[str, list[li
                 found.setdefault(name, []).append(record(path, messages))
                 shutil.rmtree(path)
                 time.sleep(REST_S)
-            names.append(names.pop(0))  # whose turn comes first finds other memory than the rest
+            names.append(names.pop(0))  # the first contestant finds other memory than the rest
     return found
 
 
 def figures(directory: Path, quick: bool) -> Iterator[Figure]:
-    """Measure all that are here."""
+    """Measure all available contestants."""
     messages, rounds = (MESSAGES_QUICK, 1) if quick else (MESSAGES, ROUNDS)
     for name, runs in take_turns(directory, messages, rounds).items():
         for part, index in (("first", 0), ("last", -1)):

@@ -1,13 +1,13 @@
-"""Does an append notice that a new segment begins?
+"""Does the beginning of a new segment slow down an append?
 
-Every append is timed on its own, in real time, over many segment rolls, as fast as the loop goes;
-the best of several runs counts. One append in 43,690 rolls, so the 99.9th percentile shows whether
-what goes on around rolls (preparing, populating, sealing and syncing, in other threads) disturbs
-appends; the worst append, and how many rolls found no segment prepared, are in the details. The
-time of an append includes the call of the clock around it.
+Every append is timed on its own, in real time, over many segment rolls, as fast as the loop goes; the best
+of several runs counts. One append in 43,690 rolls, so the 99.9th percentile shows whether the work around
+rolls (preparing, populating, sealing and syncing, in other threads) disturbs appends; the details have the
+worst append and the number of rolls that found no prepared segment. The time of an append includes the calls
+of the clock around it.
 
-First with a disk at rest: whatever waited to be written has been written. Then beside a process
-that writes to the same disk and syncs it, as fast as it can.
+First with an idle disk, after all dirty pages were written. Then beside a process that writes to the same
+disk and syncs it, as fast as it can.
 """
 
 import os
@@ -25,11 +25,11 @@ SEGMENT_BYTES = 8 << 20
 RECORD_BYTES = 192
 ROLLS = 12
 LOAD_FILE_BYTES = 512 << 20
-LOAD_SECONDS_MAX = 120.0  # should nobody end it
+LOAD_SECONDS_MAX = 120.0  # if it is not stopped
 
 
 def load_disk(path: Path, seconds_max: float) -> None:
-    """Write a file over and over, and sync it each time."""
+    """Write a file repeatedly, and sync it each time."""
     block = bytes(1 << 20)
     until_s = time.monotonic() + seconds_max
     while time.monotonic() < until_s:
@@ -41,7 +41,7 @@ def load_disk(path: Path, seconds_max: float) -> None:
 
 @contextmanager
 def busy_disk(directory: Path, seconds_max: float = LOAD_SECONDS_MAX) -> Iterator[None]:
-    """Let another process write to the disk meanwhile."""
+    """Run another process that writes to the disk inside the ``with`` block."""
     path = directory / "load"
     command: list[str | Path] = [sys.executable, "-m", "benchmarks.roll", path, str(seconds_max)]
     process = subprocess.Popen(command)
@@ -69,7 +69,7 @@ def time_appends(writer: Writer, count: int) -> list[float]:
 
 
 def measure(directory: Path, name: str, quick: bool) -> tuple[float, str]:
-    """Return the best ratio of several runs, and what it is made of."""
+    """Return the best ratio of several runs, and its details."""
     rolls = 2 if quick else ROLLS
     count = SEGMENT_BYTES // RECORD_BYTES * rolls + 1
     attempts: list[tuple[float, str]] = []

@@ -1,9 +1,8 @@
 """How long does finding a message by number or by time take in a 10 GiB queue?
 
-Warm: the reader has sought before, so the indexes and the pages it walks are in memory. Each of
-the places, spread over all segments, is sought by number and by time; the time is from the call of
-``seek`` to its return, and the median of all places counts. Afterwards the message there has to be
-the right one.
+Warm: the reader has sought before, so the indexes and the pages that it walks are in memory. The reader
+seeks each of the places, spread over all segments, by number and by time; measured is the time of the call
+of ``seek``, and the median of all places counts. The message at the place is checked afterwards.
 """
 
 import random

@@ -1,9 +1,9 @@
 """What do sleeping readers cost the thread that appends?
 
-Another process has 0, 1, 8 or 64 readers of one queue, each a task of one event loop; or 8 processes
-have one each. This one appends a message whenever all of them sleep: the append then makes one system
-call per reader, or, if they are many, two, and another thread makes the others. Its processor time
-counts, and its real time, in which the readers may already run on the same processor.
+Another process has 0, 1, 8 or 64 readers of one queue, each a task of one event loop; or 8 processes have
+one each. This process appends a message whenever all of them sleep. The append then makes one system call
+per reader, or two if there are many readers, and another thread makes the rest. Measured are its processor
+time and its real time, in which the readers may already run on the same processor.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ async def read_on(reader: Reader) -> None:
 
 
 async def sleep_many(path: str, count: int) -> None:
-    """Be the readers, in the other process, until standard input ends."""
+    """Run the readers, in the other process, until standard input ends."""
     async with AsyncExitStack() as stack:
         readers = [
             await stack.enter_async_context(open_reader(path, start="last")) for _ in range(count)
@@ -49,7 +49,7 @@ async def sleep_many(path: str, count: int) -> None:
 
 
 def await_wakeups(writer: Writer, expected: int) -> bool:
-    """Append until one message wakes all; False if that takes too long."""
+    """Append until one message wakes all readers; return False if this takes too long."""
     limit_s = time.monotonic() + TOO_LONG_S
     while time.monotonic() < limit_s:
         before = writer.statistics().wakeups
@@ -72,14 +72,14 @@ def time_appends(writer: Writer, readers: int, appends: int) -> tuple[float, flo
         real_ns, cpu_ns = time.perf_counter_ns() - real_ns, time.thread_time_ns() - cpu_ns
         if writer.statistics().wakeups - before == readers:
             spent.append((cpu_ns, real_ns))
-        else:  # some were still awake
+        else:  # some readers were still awake
             pause_s = min(pause_s * 2, 1.0)
     return statistics.median(cpu for cpu, _ in spent), statistics.median(real for _, real in spent)
 
 
 @contextmanager
 def sleeping(path: Path, count: int) -> Iterator[None]:
-    """Have a process with so many readers; a context manager."""
+    """Run a process with this many readers; a context manager."""
     command = [sys.executable, "-m", __name__, str(path), str(count)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -1,8 +1,8 @@
-"""What does Spark make of queues, compared with Parquet files, rows and its own ways?
+"""How fast is Spark on queues, compared with Parquet files, with rows and with its own methods?
 
-Everything is compared on the same rows in one session, best of several rounds, in real time: the work
-is done by the JVM and by its Python workers. ``a : b`` is how many times as fast a is as b, ``a / b``
-how many times as long it takes.
+All comparisons use the same rows in one session, the best of several rounds, in real time, because the JVM
+and its Python workers do the work. ``a : b`` is how many times as fast a is as b, ``a / b`` how many times
+as long a takes.
 """
 
 import shutil
@@ -40,14 +40,14 @@ class Quote(msgspec.Struct, frozen=True):
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows each part works on, and how often."""
+    """The number of rows of each part, and of rounds."""
 
     rows: int
     large_rows: int  # for what must not depend on how much there is
     slow_rows: int  # for what is compared with row-by-row Python
     trades: int
     quotes: int
-    messages: int  # of the recording of a market
+    messages: int  # of the market recording
     rounds: int
 
 
@@ -86,7 +86,7 @@ FULL = Sizes(
 def run(
     directory: Path, quick: bool, parts: Sequence[str] = PARTS, messages: int | None = None
 ) -> Iterator[Result]:
-    """Answer the question, line by line; ``messages`` are those of the recording of a market."""
+    """Answer the question, line by line; ``messages`` is the size of the market recording."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -107,7 +107,7 @@ def run(
 def answer(
     spark: Any, directory: Path, sizes: Sizes, parts: Sequence[str] = PARTS
 ) -> Iterator[Result]:
-    """Answer it, or parts of it, in a session that is there."""
+    """Answer the question, or parts of it, in an existing session."""
     from benchmarks import spark_market, spark_parts
 
     makers: dict[str, Callable[[Path], None]] = {
@@ -140,9 +140,9 @@ def take_turns(
     *,
     between: Callable[[], None] = lambda: None,
 ) -> Best:
-    """Let the contestants take turns, in real time; the best of several rounds is a warm one.
+    """Let the contestants take turns, in real time; the best of several rounds is a warm round.
 
-    What one has left for the next, ``between`` clears away, on nobody's time.
+    ``between`` removes what one contestant leaves; its time is not measured.
     """
     best = dict.fromkeys(contestants, float("inf"))
     for _ in range(rounds):

@@ -1,8 +1,8 @@
 """The comparisons on a recording like that of a venue's feed (market.py): Spark on queues and on Parquet.
 
-The Parquet files have the rows that the queues have, one file set for each type, written by Spark with its
-own settings, with every field as a column. Both sides answer the same query in the same session. The
-contestants of a comparison take turns; after rounds that do not count, the medians are compared.
+The Parquet files have the same rows as the queues, one file set for each type, written by Spark with its
+default settings, with every field as a column. Both sides answer the same query in the same session. The
+contestants of a comparison take turns; after warm-up rounds, the medians of the rounds are compared.
 """
 
 import os
@@ -28,11 +28,11 @@ __all__ = ["market"]
 QUESTION = "spark"
 TYPES = ("Trade", "BookTicker", "Depth")
 SECOND_NS = 10**9
-WARM_UP = 2  # rounds; the JVM goes on compiling after them, for all contestants
+WARM_UP = 2  # rounds; the JVM continues to compile after them, for all contestants
 
 
 class Times(msgspec.Struct, frozen=True):
-    """What each round of each contestant took, in seconds."""
+    """The seconds of each round of each contestant."""
 
     seconds: dict[str, list[float]]
 
@@ -62,7 +62,7 @@ def take_turns(
     warm_up: int = WARM_UP,
     between: Callable[[], None] = lambda: None,
 ) -> Times:
-    """Let the contestants take turns; what one has left for the next, ``between`` clears away."""
+    """Let the contestants take turns; ``between`` removes what one of them leaves."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(-warm_up, rounds):
         for name, contestant in contestants.items():
@@ -75,7 +75,7 @@ def take_turns(
 
 
 def drain(frame: DataFrame) -> None:
-    """Have every row made, and thrown away inside the JVM."""
+    """Produce every row, and discard it inside the JVM."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -109,12 +109,12 @@ class Recording:
         return self.spark.read.parquet(str(self._files / name))
 
     def clear(self) -> None:
-        """Remove what was written."""
+        """Remove the output."""
         shutil.rmtree(self.out, ignore_errors=True)
 
 
 def market(spark: SparkSession, directory: Path, messages: int, rounds: int) -> Iterator[Result]:
-    """Compare everything; ``messages`` are in the recording."""
+    """Run all comparisons; ``messages`` is the size of the recording."""
     for name, typed in (("market-types", True), ("market-raw", False)):
         if not (directory / name).exists():
             record(directory / name, messages, typed=typed)
@@ -161,7 +161,7 @@ def _typed_scan(recording: Recording, rounds: int) -> Iterator[Result]:
 
 
 def _levels(recording: Recording, rounds: int) -> Iterator[Result]:
-    """All levels of the book: to Spark, and as columns in one thread of Python."""
+    """Read all levels of the book: in Spark, and as columns in one thread of Python."""
 
     def engine() -> None:
         for market in MARKETS:
@@ -203,7 +203,7 @@ def _bars(recording: Recording, rounds: int) -> Iterator[Result]:
 
 
 def _sql_bars(trades: DataFrame) -> DataFrame:
-    """Return the rows of the job, in its order, but with sums that are rounded at each addition."""
+    """Return the rows of the job, in its order, except that each addition rounds the sums."""
     first, last = sql.min_by("price", "seq"), sql.max_by("price", "seq")
     volume = sql.sum("quantity")
     bar = sql.floor(sql.col("timestamp_ns") / SECOND_NS)
@@ -262,7 +262,7 @@ def _asof(recording: Recording, rounds: int) -> Iterator[Result]:
 
 
 def _window(trades: DataFrame, quotes: DataFrame) -> DataFrame:
-    """Return the rows of the job, in no order: a union, and a window over it."""
+    """Return the rows of the job, unordered: a union, and a window over it."""
     keys = [sql.col(name) for name in ("source", "symbol", "timestamp_ns", "seq")]
     nothing = sql.lit(None)
     trade = sql.struct(*trades.columns).alias("trade")
@@ -281,7 +281,7 @@ def _window(trades: DataFrame, quotes: DataFrame) -> DataFrame:
 
 
 def _audit(recording: Recording, rounds: int) -> Iterator[Result]:
-    """One digest of everything in order; Spark has none, so it only has to bring it into that order."""
+    """One digest of all rows in order; Spark has no such digest, so it only has to sort the rows."""
     spark, root = recording.spark, str(recording.root)
 
     def by_spark() -> None:

@@ -1,4 +1,4 @@
-"""How much memory Spark's Python workers take for reading, beyond what they start with."""
+"""Measure how much memory Spark's Python workers need for reading, beyond what they start with."""
 
 import os
 import re
@@ -14,10 +14,10 @@ INTERVAL_S = 0.01
 
 
 class WatchedWorkers:
-    """Looks at the workers again and again; ``growth_bytes`` is the most that one of them had grown.
+    """Polls the workers; ``growth_bytes`` is the largest growth of one of them.
 
-    A worker is forked from a daemon that has imported everything and reads nothing, so what it has
-    more than that is for its task. Pages of the segments are the page cache's and not counted.
+    A worker is forked from a daemon that has imported everything and reads nothing, so its additional memory
+    is for its task. Pages of the segments belong to the page cache and are not counted.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ def _descendants(process: int) -> Iterator[int]:
 
 
 def _children(process: int) -> list[int]:
-    """Return the children of all threads: the JVM starts a daemon in whichever it is."""
+    """Return the children of all threads: the JVM may start a daemon in any of them."""
     found: list[int] = []
     for file in Path(f"/proc/{process}/task").glob("*/children"):
         found += [int(child) for child in _text(file).split()]
@@ -64,7 +64,7 @@ def _children(process: int) -> list[int]:
 
 
 def _is_daemon(process: int) -> bool:
-    """Tell whether tasks run in the children of this one."""
+    """Return whether tasks run in the children of this process."""
     return _text(Path(f"/proc/{process}/cmdline")).rstrip("\0").endswith("\0pyspark.worker")
 
 

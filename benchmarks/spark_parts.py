@@ -40,7 +40,7 @@ COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload")
 MIB = 1 << 20
 ASOF_LEAST = 20.0
 LIMITED = "limited"
-MEMORY_MAX_MIB = 64  # what one batch may have, if its payloads are large
+MEMORY_MAX_MIB = 64  # the size of one batch with large payloads
 
 
 def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
@@ -48,12 +48,12 @@ def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
 
 
 def drain(frame: DataFrame) -> None:
-    """Have every row made, and thrown away inside the JVM."""
+    """Produce every row, and discard it inside the JVM."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def drain_within(spark: SparkSession, frame: DataFrame, limit_s: float) -> bool:
-    """Drain it, but give up after so long; tell whether it has come to its end."""
+    """Drain the frame, but give up after this time; return whether it came to its end."""
     given_up = Event()
 
     def give_up() -> None:
@@ -76,7 +76,7 @@ def drain_within(spark: SparkSession, frame: DataFrame, limit_s: float) -> bool:
 
 
 class TupleReader(DataSourceReader):
-    """Reads the same ranges, row by row."""
+    """Reads the same ranges row by row."""
 
     def __init__(self, path: str) -> None:
         self._found = find_input(path)
@@ -92,9 +92,9 @@ class TupleReader(DataSourceReader):
 
 
 class RowSink(DataSourceWriter):
-    """The sink as it would be over Spark's interface of rows: all else is the same.
+    """The sink with Spark's interface of rows; everything else is the same.
 
-    As many tasks stage, in the same files, and the same publishing makes the same promises.
+    The same number of tasks stage the same files, and the same code publishes them with the same promises.
     """
 
     BATCH_ROWS = 8192
@@ -125,7 +125,7 @@ class RowSink(DataSourceWriter):
 
 
 class Rows(DataSource):
-    """The format `rows`: Python objects on both ways."""
+    """The format `rows`: Python objects in both directions."""
 
     @classmethod
     def name(cls) -> str:
@@ -169,7 +169,7 @@ def reading(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
         spark.read.parquet(parquet).agg(sql.sum("seq")).collect()
         return rows
 
-    # The JVM goes on compiling until the fifth round or so.
+    # The JVM continues to compile until about the fifth round.
     best = take_turns(
         {"source": source, "scan": scanned, "files": files, "one": one, "one file": one_of_files},
         2 * sizes.rounds,
@@ -195,7 +195,7 @@ def reading(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
 
 def large(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
-    """What matters most when there is much: the middle 5 % of the time, and memory."""
+    """What matters most for large queues: the middle 5 % of the time, and memory."""
     path, parquet = directory / "large", str(directory / "large.parquet")
     load(spark, path).write.parquet(parquet)
     first_ns = FIRST_NS + sizes.large_rows // 2 * STEP_NS
@@ -215,7 +215,7 @@ def large(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
         drain(spark.read.parquet(parquet).where(within))
         return rows
 
-    # The short ones are warm, in the JVM and in its workers, only after several rounds.
+    # Short contestants are warm, in the JVM and in its workers, only after several rounds.
     short = take_turns({"pushed": pushed, "files": files}, 3 * sizes.rounds)
     best = Best({**short.ns, **take_turns({"unpushed": unpushed}, min(sizes.rounds, 2)).ns})
     what, say = "5 % of the time, pushed down", {"question": QUESTION}
@@ -227,7 +227,7 @@ def large(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
 
 def _memory(spark: SparkSession, path: Path, small: Path) -> list[Result]:
-    """Compare what a task needs for a large queue and for a small one."""
+    """Compare the memory of a task for a large queue and for a small one."""
     grown: list[float] = []
     for queue in (small, path):
         with WatchedWorkers() as workers:
@@ -294,8 +294,8 @@ def jobs(spark: SparkSession, directory: Path, sizes: Sizes) -> Iterator[Result]
         return sizes.trades
 
     joins = take_turns({"window": window}, sizes.rounds)
-    # The native join takes minutes, in which it gets as warm as it will be; its end changes nothing any
-    # more once it has taken too long.
+    # The native join takes minutes, so it is warm within one round; once it has taken too long, its end does
+    # not matter.
     limit_s = 1.25 * ASOF_LEAST * joins.ns["window"] * sizes.trades / 1e9
     has_ended: list[bool] = []
     once = take_turns({"native": native}, 1)
@@ -348,10 +348,10 @@ def typed(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
 
 def _decoding_ns(path: Path) -> float:
-    """Return what msgspec takes to make an object of a payload, plus taking its fields, in a thread.
+    """Return the time of msgspec to decode a payload, plus the access to its fields, in one thread.
 
-    Tasks do so on all processors at once. What is allowed for a row of a frame is therefore the time of
-    a row of the raw scan plus this, divided by the number of processors.
+    Tasks do this on all processors at once. So the allowed time per row of a frame is the time per row of
+    the raw scan plus this time divided by the number of processors.
     """
     registry = aiochronicle.Registry.load(path)
     decode = registry.named(Trade.__name__).codec.decoder
@@ -384,9 +384,9 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
     best = take_turns({"archive": archived, "spark": by_spark}, sizes.rounds, between=clear)
 
-    # On a frame in memory, and with the reading of a queue, which takes both some 150 ns per row more and is
-    # what those see who copy queues. The JVM goes on compiling until the fifth round or so, and in every
-    # other one the host may have taken back the memory that the last output had.
+    # On a frame in memory, and with the reading of a queue, which adds some 150 ns per row on both sides and
+    # is what users who copy queues see. The JVM continues to compile until about the fifth round, and in
+    # every other round the host may have reclaimed the memory of the last output.
     in_memory = load(spark, few).cache()
     in_memory.count()
 

@@ -1,11 +1,11 @@
-"""What does an append cost, in a burst and under load that does not end?
+"""What does an append cost, in a burst and under sustained load?
 
-A burst is 4 MiB of records into a queue that has just been opened: fewer than the pages that are in
-place before the first append. Sustained load is 1 GiB, or 2 million messages, without a pause, which is
-more than anything that is made ahead; the first and the last eighth of it are two figures. With
-retention the queue keeps 256 MiB, without it everything. On the disk, and on tmpfs.
+A burst is 4 MiB of records into a queue that has just been opened: less than the pages that are ready before
+the first append. Sustained load is 1 GiB, or 2 million messages, without a pause, which is more than any
+preparation covers; its first and its last eighth are two figures. With retention the queue keeps 256 MiB,
+without it everything. On the disk, and on tmpfs.
 
-Real time of the appending thread, one process, nobody reads. Every round has a queue of its own.
+Real time of the appending thread, one process, no reader. Every round has a queue of its own.
 """
 
 import shutil
@@ -31,7 +31,7 @@ ROUNDS = 3
 
 
 def record_bytes(size: int) -> int:
-    """Return what a payload takes in a segment."""
+    """Return the size of a payload's record in a segment."""
     return (64 + size + 63) // 64 * 64
 
 

@@ -1,8 +1,8 @@
 """How much sooner are a hundred queues durable when a bus flushes them together?
 
 Each has a few new messages. The other side flushes one queue after another, each with its own sync. Both,
-and also the way without io_uring, take turns on the same queues; real time, because the disk is what
-counts, and the best round of each.
+and also the variant without io_uring, take turns on the same queues; real time, because the disk dominates,
+and the best round of each.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ ROUNDS_QUICK = 2
 
 @contextmanager
 def without_io_uring() -> Iterator[None]:
-    """Let the engine find that the kernel has none."""
+    """Let the engine find that the kernel has no io_uring."""
     injection = ffi.new("ac_injection_t *")
     names = [ffi.string(lib.ac_os_call_name(call)) for call in range(lib.ac_os_call_count())]
     injection.call, injection.answer = names.index(b"ring"), ENOSYS

@@ -1,9 +1,8 @@
-"""What does decoding a typed message cost, next to msgspec alone?
+"""What does decoding a typed message cost, compared with msgspec alone?
 
-Measured is ``message.decode()`` on messages at hand, then the whole loop over a reader that has
-them on disk, reading included, then Arrow columns of the fields, reading included; the yardstick is
-``Decoder.decode`` on a list of the same payloads.
-The messages are MessagePack of about 100 bytes with seven fields.
+Measured are ``message.decode()`` on messages in memory, the whole loop over a reader of a queue on disk, and
+Arrow columns of the fields, the last two with reading. The yardstick is ``Decoder.decode`` on a list of the
+same payloads. The messages are MessagePack of about 100 bytes with seven fields.
 """
 
 import time

@@ -1,13 +1,13 @@
-"""How long does it take until a message has woken a sleeping reader in another process?
+"""How long does a message take to wake a sleeping reader in another process?
 
-Another process sends 2,000 messages a second, each with the moment at which it was sent; how old it
-is when this process has it in hand counts. All take turns in short rounds; from each round comes a
-median, and of the rounds the best counts, since the noise of a shared machine only ever adds.
+Another process sends 2,000 messages a second, each with the moment at which it was sent; measured is its age
+when this process has it. All contestants take turns in short rounds; the best median of a round counts,
+since the noise of a shared machine only adds time.
 
-The yardstick is a bare eventfd: written to by the other process, watched with ``loop.add_reader``,
-the message in a page of shared memory. It has no queue, no order and no second message; nothing
-that wakes an event loop can be faster. The same queue is also read with ``wait="spin"``, which
-looks in every turn of the loop and costs a whole processor for as long as it waits.
+The yardstick is a bare eventfd: the other process writes to it, this one watches it with
+``loop.add_reader``, and the message is in a page of shared memory. It has no queue, no order and no second
+message; nothing that wakes an event loop can be faster. The same queue is also read with ``wait="spin"``,
+which polls in every turn of the loop and uses a whole processor while it waits.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ async def take_turns(
 
 
 async def measure(directory: Path, messages: int, rounds: int) -> Medians:
-    """Return the median of each round of each, in nanoseconds."""
+    """Return the median of each round of each contestant, in nanoseconds."""
     async with AsyncExitStack() as stack:
         contestants = Contestants(stack, directory)
         parked = contestants.chronicle("parked")
@@ -143,7 +143,7 @@ async def measure(directory: Path, messages: int, rounds: int) -> Medians:
         return await take_turns(collectors, contestants.producers, messages, rounds)
 
 
-# What is measured, against what, and how many times as long it may take.
+# Each contestant, its yardstick, and the allowed ratio of their times.
 BARS = [
     ("parked", "eventfd", 1.15),
     ("parked", "pyzmq", 1 / 2),

@@ -1,8 +1,8 @@
 """How long does it take to wake a sleeping reader, round by round?
 
-The same as ``benchmarks.wake``, whose figure is the best round of each: here all rounds are kept. Which
-processors the two sides happen to be on decides more than anything else, so the medians of many rounds are
-to be compared.
+The same as ``benchmarks.wake``, whose figure is the best round of each contestant; here all rounds are kept.
+The processors on which the two sides happen to run matter more than anything else, so compare the medians of
+many rounds.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ NAMES = {
 
 
 def figures(directory: Path, quick: bool) -> Iterator[Figure]:
-    """Measure those that are here on each loop."""
+    """Measure the available contestants on each loop."""
     messages, rounds = (wake.MESSAGES_QUICK, 1) if quick else (wake.MESSAGES, wake.ROUNDS)
     for loop_name, loop_factory in LOOPS.items():
         with asyncio.Runner(loop_factory=loop_factory) as runner:
