@@ -50,7 +50,7 @@ SHARES = {"redis": 10, "nats": 10, "persist-queue": 400}
 ROUNDS = 31
 DRAINED_AT_ONCE = 1_000
 
-JAVA_WARM_UP = 400_000  # messages: by then both JVMs have compiled what they run
+JAVA_WARM_UP = 400_000  # messages, after which both JVMs have compiled their code
 
 MISSABLE = ("pyzmq", "redis", "libchronicle", "nats", "iceoryx2", "persist-queue", "java")
 

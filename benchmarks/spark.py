@@ -43,15 +43,15 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """The number of rows of each part, and of rounds."""
 
     rows: int
-    large_rows: int  # for what must not depend on how much there is
-    slow_rows: int  # for what is compared with row-by-row Python
+    large_rows: int  # for results that must not depend on the size
+    slow_rows: int  # for comparisons with row-by-row Python
     trades: int
     quotes: int
     messages: int  # of the market recording
     rounds: int
 
 
-# What is compared, and the queues it is compared on.
+# The parts of the comparison, and the queues that each part needs.
 NEEDED = {
     "reading": ("raw", "few"),
     "jobs": ("fixed", "market"),

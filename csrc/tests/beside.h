@@ -226,7 +226,7 @@ static inline int beside_judge_position(beside_case_t *judged, int reader, const
     return 0;
 }
 
-/* ---- index.meta: never behind the records, never back ---- */
+/* ---- index.meta: agrees with the records, never goes back ---- */
 
 static inline int beside_judge_durable(beside_case_t *judged) {
     const uint8_t *at = judged->now->durable.bytes;

@@ -50,7 +50,7 @@ enum { STRIDE = 3 };
 /* The work of a child until it is killed: some messages, then the call that is stepped through. */
 typedef struct scenario {
     const char *roll_cycle;
-    int64_t later; /* ms that the clock goes on before the call */
+    int64_t later; /* ms by which the clock advances before the call */
     int is_new;    /* the call opens the queue, too */
     uint64_t call; /* killed at this system call, and not stepped */
 } scenario_t;

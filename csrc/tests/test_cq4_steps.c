@@ -32,7 +32,7 @@ static void put_noted(ac_cq4_writer_t *writer) {
 typedef struct scenario {
     const char *name, *roll_cycle;
     int before;    /* messages that exist already; none: no queue */
-    int64_t later; /* ms that the clock goes on before the call */
+    int64_t later; /* ms by which the clock advances before the call */
 } scenario_t;
 
 static void run(const scenario_t *scenario) {

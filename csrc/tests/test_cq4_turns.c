@@ -111,7 +111,7 @@ TEST(jvms_that_append_little_hold_nobody_back) {
     }
 }
 
-/* In all, for JVMs that append nothing meanwhile. */
+/* Returns the total wait for JVMs that append nothing. */
 static uint64_t wait_in_vain(uint64_t appends) {
     uint64_t waited_ns = 0;
     for (uint64_t i = 0; i < appends; i++) {
@@ -158,7 +158,7 @@ TEST(a_word_that_is_wrong_and_a_clock_that_is_set_back_are_harmless) {
     word = UINT64_MAX;
     CHECK(pause_of(&turns) <= LONG);
     CHECK_EQUAL(ac_cq4_turns_pause_ns(&turns, 0), 0);
-    turns.shared = NULL; /* there is none */
+    turns.shared = NULL; /* no shared word */
     ac_cq4_turns_enter(&turns, seq);
     java(5);
     append(&turns, 3);

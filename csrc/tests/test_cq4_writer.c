@@ -241,7 +241,7 @@ TEST(a_cycle_created_ahead_of_time_does_not_end_the_present_one) {
     set_ms = start;
 }
 
-/* ---- what others left ---- */
+/* ---- files that other writers left ---- */
 
 TEST(missing_end_marks_are_written_when_a_queue_is_opened) {
     ac_cq4_roll_t roll = cq4_known_roll("TEST_SECONDLY");
@@ -385,7 +385,7 @@ TEST(garbage_and_unfinished_headers_at_the_end_are_overwritten) {
     ac_cq4_writer_free(other);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 TEST(settings_that_contradict_the_queue_are_refused) {
     ac_cq4_writer_config_t config = config_of("HOURLY");
@@ -617,7 +617,7 @@ TEST(several_are_appended_under_one_lock) {
     ac_cq4_writer_free(writer);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 enum { LOOK_NS = 1050000000 }; /* a writer checks its files once a second */
 

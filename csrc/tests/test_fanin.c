@@ -14,7 +14,7 @@ typedef struct hall {
     ac_writer_t *writers[QUEUES_MAX];
     ac_reader_t *readers[QUEUES_MAX];
     uint32_t slots[QUEUES_MAX], ids[QUEUES_MAX];
-    uint64_t next_seq[QUEUES_MAX]; /* of what is to be delivered next */
+    uint64_t next_seq[QUEUES_MAX]; /* of the next message to be delivered */
     uint64_t last_ns[QUEUES_MAX];
 } hall_t;
 
@@ -412,7 +412,7 @@ TEST(what_comes_after_the_longest_wait_is_delivered_and_marked) {
     close_hall(&hall);
 }
 
-/* ---- failing, and what is refused ---- */
+/* ---- failures and refusals ---- */
 
 static void damage(int queue, uint64_t offset) {
     uint8_t byte = 0xEE;

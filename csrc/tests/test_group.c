@@ -284,7 +284,7 @@ enum { KILL_MESSAGES = 200000, KILL_MEMBERS = 3 };
 
 typedef struct shares {
     uint32_t stop;
-    uint32_t holder[KILL_MESSAGES]; /* pid, 0 = nobody */
+    uint32_t holder[KILL_MESSAGES]; /* pid, 0 = none */
     uint32_t acked[KILL_MESSAGES];
 } shares_t;
 

@@ -158,7 +158,7 @@ static void *do_while_opening(ac_reader_t *reader, void *(*what)(void *)) {
     CHECK_EQUAL(ac_reader_next_in_loop(reader, &message, &err), 0);
     wait_until(&watched.held);
     CHECK_EQUAL(pthread_create(&thread, NULL, what, reader), 0);
-    ac_os_sleep_ns(5000000); /* it may be waiting by then, or not: nothing depends on it */
+    ac_os_sleep_ns(5000000); /* it may be waiting or not: nothing depends on it */
     ac_store_release_u32(&watched.let_go, 1);
     CHECK_EQUAL(pthread_join(thread, &result), 0);
     ac_os_set_hook(NULL, NULL);

@@ -1184,7 +1184,7 @@ TEST(a_segment_whose_first_record_is_missing_is_kept_with_what_else_it_holds) {
     check_whole(5);
 }
 
-/* ---- where the queue goes on ---- */
+/* ---- where the queue continues ---- */
 
 /* Makes the last writer belong to an earlier boot of the machine. */
 static void start_machine_anew(void) {

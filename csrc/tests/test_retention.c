@@ -789,7 +789,7 @@ TEST(nothing_goes_if_a_position_cannot_be_made_durable) {
     close_writer(writer);
 }
 
-/* ---- what cannot be read ---- */
+/* ---- unreadable segments and positions ---- */
 
 static int logged(const char *text) {
     ac_log_entry_t entry;

@@ -66,7 +66,7 @@ TEST(a_fast_writer_with_dear_pages_gives_back_the_oldest_and_keeps_the_newest) {
     writer->fill_ns_per_mib = 2600000;
     seal_again(writer, 1000 * MIB);
     CHECK_EQUAL(writer->cached_from, 2);
-    writer->fill_ns_per_mib = 300000; /* because they come back: it goes on */
+    writer->fill_ns_per_mib = 300000; /* because they come back: it continues */
     for (int i = 0; i < 10; i++)
         seal_again(writer, 1000 * MIB);
     CHECK_EQUAL(writer->cached_from, SEALED + 1 - KEPT);

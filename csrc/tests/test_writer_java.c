@@ -134,7 +134,7 @@ TEST(a_removed_queue_is_gone) {
     CHECK(append(writer, "a") > 0);
     CHECK_EQUAL(rename(path, moved), 0);
     int64_t rc = AC_OK;
-    for (int i = 0; i < 3000 && rc >= 0; i++) { /* which is looked at from time to time */
+    for (int i = 0; i < 3000 && rc >= 0; i++) { /* which is checked from time to time */
         rc = append(writer, "b");
         ac_os_sleep_ns(1000000);
     }

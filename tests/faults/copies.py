@@ -61,6 +61,6 @@ def copy_in_name_order(
         elif path.is_file() and not path.name.endswith(".tmp"):
             try:
                 copy.write_bytes(path.read_bytes())
-            except FileNotFoundError:  # removed meanwhile
+            except FileNotFoundError:  # removed during the copy
                 continue
             copy.chmod(0o600)

@@ -244,7 +244,7 @@ def test_a_swap_under_an_open_reader_touches_nothing_else(shared: Path) -> None:
 
 @pytest.mark.parametrize("name", ["readers", "wake"])
 def test_directories_in_a_queue_that_lead_out_of_it(shared: Path, name: str) -> None:
-    """No position and no socket is created behind a link of the queue's owner."""
+    """No position and no socket is created where a link of the queue's owner points."""
     feed, private = shared / "feed", shared / "private"
     run_as(VICTIM, private.mkdir)
 
