@@ -168,8 +168,7 @@ static PyObject *raise_malformed(const MessageObject *self) {
     const char *source = PyUnicode_AsUTF8(self->segment->source);
     PyErr_Clear();
     ac_fail(&err, AC_E_CORRUPT, 0, source ? source : "", message_offset(self),
-            "key and headers of message %llu were overwritten",
-            (unsigned long long)self->seq);
+            "key and headers of message %llu were overwritten", (unsigned long long)self->seq);
     return raise_engine_error(&err);
 }
 
